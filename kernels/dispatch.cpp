@@ -1,0 +1,104 @@
+// Which instruction sets are compiled in, which of them this machine can run, and which one is used.
+#include <cstdlib>
+#include <string>
+
+#include "kernels/cpu.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/kernels.hpp"
+
+#define KVROOF_ISA_ROW(name)          \
+  namespace kvroof::isa_##name {      \
+  extern const KernelTable table;     \
+  }
+#include "kvroof_isa_rows.inc"
+#undef KVROOF_ISA_ROW
+
+namespace kvroof {
+namespace {
+
+constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::neon};
+
+// Null where the row is not compiled in.
+const KernelTable* find_table(Isa isa) {
+  switch (isa) {
+#define KVROOF_ISA_ROW(name) \
+  case Isa::name: return &isa_##name::table;
+#include "kvroof_isa_rows.inc"
+#undef KVROOF_ISA_ROW
+    default: return nullptr;
+  }
+}
+
+std::string supported_names() {
+  std::string names;
+  for (const Isa isa : kIsas) {
+    if (isa_supported(isa)) names += (names.empty() ? "" : ", ") + std::string(isa_name(isa));
+  }
+  return names;
+}
+
+// `where` says who asked: "KVROOF_ISA=avx512".
+void require_supported(Isa isa, const std::string& where) {
+  const std::string missing = isa_missing(isa);
+  if (missing.empty()) return;
+  throw Error(ErrorCode::bad_isa, where + " cannot run here: " + missing + "; this machine runs " + supported_names());
+}
+
+Isa choose_default() {
+  if (const char* asked = std::getenv("KVROOF_ISA"); asked != nullptr && *asked != '\0') {
+    Isa isa{};
+    try {
+      isa = isa_from_name(asked);
+    } catch (const Error& error) {
+      throw Error(ErrorCode::bad_isa, std::string("environment variable KVROOF_ISA: ") + error.what());
+    }
+    require_supported(isa, std::string("KVROOF_ISA=") + asked);
+    return isa;
+  }
+  for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::neon}) {
+    if (isa_supported(isa)) return isa;
+  }
+  return Isa::portable;
+}
+
+}  // namespace
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::portable: return "portable";
+    case Isa::avx2: return "avx2";
+    case Isa::avx512: return "avx512";
+    case Isa::neon: return "neon";
+  }
+  return "unknown";
+}
+
+bool isa_built(Isa isa) { return find_table(isa) != nullptr; }
+
+bool isa_supported(Isa isa) { return isa_missing(isa).empty(); }
+
+std::string isa_missing(Isa isa) {
+  if (!isa_built(isa)) return "not built for this architecture";
+  return cpu_missing(isa);
+}
+
+Isa isa_from_name(const std::string& name) {
+  std::string choices;
+  for (const Isa isa : kIsas) {
+    if (name == isa_name(isa)) return isa;
+    choices += (choices.empty() ? "" : ", ") + std::string(isa_name(isa));
+  }
+  throw Error(ErrorCode::bad_isa, "unknown instruction set \"" + name + "\"; known are " + choices);
+}
+
+Isa default_isa() {
+  static const Isa isa = choose_default();  // a throw leaves it unset: the next call tries again and says the same
+  return isa;
+}
+
+const KernelTable& kernel_table(Isa isa) {
+  require_supported(isa, std::string("instruction set ") + isa_name(isa));
+  return *find_table(isa);
+}
+
+}  // namespace kvroof
