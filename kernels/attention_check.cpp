@@ -1,0 +1,140 @@
+// Refusals of decode attention, all before anything is written, and the counts a caller needs beside it.
+#include <algorithm>
+#include <string>
+
+#include "kernels/attention_split.hpp"
+#include "kernels/kernels.hpp"
+
+namespace kvroof {
+namespace {
+
+constexpr std::int64_t kMaxDim = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxHeads = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxPosition = std::int64_t{1} << 48;  // segment indices keep to 40 levels of the merge tree
+
+std::string number(std::int64_t n) { return std::to_string(n); }
+
+void check_shape(const AttentionShape& s) {
+  const auto in_range = [](const char* name, std::int64_t value, std::int64_t limit) {
+    if (value < 1 || value > limit)
+      throw Error(ErrorCode::bad_shape, std::string(name) + " is " + number(value) + ": must be 1 to " + number(limit));
+  };
+  in_range("query_heads", s.query_heads, kMaxHeads);
+  in_range("kv_heads", s.kv_heads, kMaxHeads);
+  in_range("key_dim", s.key_dim, kMaxDim);
+  in_range("value_dim", s.value_dim, kMaxDim);
+  if (s.query_heads % s.kv_heads != 0)
+    throw Error(ErrorCode::bad_shape, "query_heads " + number(s.query_heads) + " is not a multiple of kv_heads " +
+                                          number(s.kv_heads) + ": every KV head serves the same number of query heads");
+}
+
+void check_options(const AttentionOptions& o) {
+  if (!(o.scale == o.scale)) throw Error(ErrorCode::bad_option, "scale is not set: pass it explicitly, for example 1/sqrt(key_dim)");
+  if (o.window < 1)
+    throw Error(ErrorCode::bad_option, "window is " + number(o.window) + ": must be at least 1 (it counts the query itself), or kUnlimitedWindow");
+  if (o.kept_tokens < 0) throw Error(ErrorCode::bad_option, "kept_tokens is " + number(o.kept_tokens) + ": must be 0 or more");
+  if (!(o.softcap > 0.0f)) throw Error(ErrorCode::bad_option, "softcap must be positive; infinity means none");
+}
+
+void check_runs(const KvView& kv, std::int64_t begin, std::int64_t end, const std::string& where) {
+  std::int64_t at = begin;  // every position of [begin, end) must be there
+  for (std::int64_t i = first_run_at(kv, begin); at < end; ++i) {
+    if (i >= kv.run_count || kv.runs[i].first_position > at)
+      throw Error(ErrorCode::bad_view, where + ": position " + number(at) + " is visible but no run holds it");
+    at = kv.runs[i].first_position + kv.runs[i].rows;
+  }
+}
+
+void check_view(const AttentionSequence& seq, const AttentionArgs& args, const std::string& where) {
+  const KvView& kv = seq.kv;
+  if (kv.end_position < seq.n || kv.end_position > kMaxPosition)
+    throw Error(ErrorCode::bad_view, where + ": end_position " + number(kv.end_position) + " must be at least n = " +
+                                         number(seq.n) + " and at most 2^48");
+  if (kv.runs == nullptr || kv.run_count < 1) throw Error(ErrorCode::bad_view, where + ": no runs");
+  std::int64_t end = 0;
+  for (std::int64_t i = 0; i < kv.run_count; ++i) {
+    const RowRun& run = kv.runs[i];
+    if (run.rows < 1 || run.first_position < end || run.rows > kv.end_position - run.first_position)
+      throw Error(ErrorCode::bad_view, where + ": run " + number(i) + " is empty, out of order, overlaps the one before or passes end_position");
+    if (run.k == nullptr || run.v == nullptr || (kv.k_storage == Storage::int8 && run.k_scale == nullptr) ||
+        (kv.v_storage == Storage::int8 && run.v_scale == nullptr))
+      throw Error(ErrorCode::bad_view, where + ": run " + number(i) + " has a null pointer (int8 storage needs scales)");
+    end = run.first_position + run.rows;
+  }
+  const std::int64_t oldest = kv.end_position - seq.n;
+  const std::int64_t begin = oldest < args.options.window ? 0 : oldest - args.options.window + 1;
+  check_runs(kv, begin, kv.end_position, where);
+  check_runs(kv, 0, std::min(args.options.kept_tokens, kv.end_position), where);
+}
+
+}  // namespace
+
+void attention_check(const AttentionArgs& args) {
+  check_shape(args.shape);
+  check_options(args.options);
+  if (args.sequences.empty()) return;
+  const KvView& first = args.sequences[0].kv;
+  for (std::size_t i = 0; i < args.sequences.size(); ++i) {
+    const AttentionSequence& seq = args.sequences[i];
+    const std::string where = "sequence " + std::to_string(i);
+    if (seq.n < 0) throw Error(ErrorCode::bad_shape, where + ": n is " + number(seq.n) + ": must be 0 or more");
+    if (seq.kv.k_storage != first.k_storage || seq.kv.v_storage != first.v_storage)
+      throw Error(ErrorCode::bad_view, where + ": all sequences of a call have the same storage types");
+    if (seq.n == 0) continue;
+    if (seq.q == nullptr || seq.out == nullptr) throw Error(ErrorCode::bad_view, where + ": q or out is null");
+    check_view(seq, args, where);
+  }
+}
+
+std::size_t attention_workspace_bytes(const AttentionArgs& args, int parts) {
+  if (parts < 1) throw Error(ErrorCode::bad_shape, "parts is " + std::to_string(parts) + ": must be at least 1");
+  check_shape(args.shape);
+  if (args.sequences.empty()) return 0;
+  return make_attention_split(args, parts).part_bytes * static_cast<std::size_t>(parts);
+}
+
+namespace {
+
+// Rows of one sequence that some query sees, and (query, row) pairs over its n queries.
+struct Visible {
+  std::int64_t rows = 0, pairs = 0;
+};
+
+Visible visible_rows(const AttentionSequence& seq, const AttentionOptions& options) {
+  Visible v;
+  if (seq.n == 0) return v;
+  for (std::int64_t r = 0; r < seq.n; ++r) {
+    const std::int64_t i = seq.kv.end_position - seq.n + r;
+    const std::int64_t begin = i < options.window ? 0 : i - options.window + 1;
+    const std::int64_t kept = std::min(options.kept_tokens, begin);
+    v.pairs += kept + i + 1 - begin;
+    if (r == 0) v.rows = kept + seq.kv.end_position - begin;
+  }
+  return v;
+}
+
+std::int64_t row_bytes(const KvView& kv, const AttentionShape& shape) {
+  const auto one = [](Storage s, std::int64_t dim) {
+    return dim * static_cast<std::int64_t>(storage_bytes(s)) + (s == Storage::int8 ? 4 : 0);
+  };
+  if (kv.run_count > 0 && kv.runs[0].k == kv.runs[0].v)  // V is a view of the K row
+    return std::max(one(kv.k_storage, shape.key_dim), one(kv.v_storage, shape.value_dim));
+  return one(kv.k_storage, shape.key_dim) + one(kv.v_storage, shape.value_dim);
+}
+
+}  // namespace
+
+std::int64_t attention_bytes(const AttentionArgs& args) {
+  std::int64_t bytes = 0;
+  for (const AttentionSequence& seq : args.sequences)
+    bytes += visible_rows(seq, args.options).rows * args.shape.kv_heads * row_bytes(seq.kv, args.shape);
+  return bytes;
+}
+
+std::int64_t attention_flops(const AttentionArgs& args) {
+  std::int64_t pairs = 0;
+  for (const AttentionSequence& seq : args.sequences) pairs += visible_rows(seq, args.options).pairs;
+  return pairs * args.shape.query_heads * 2 * (args.shape.key_dim + args.shape.value_dim);
+}
+
+}  // namespace kvroof

@@ -1,0 +1,189 @@
+#include "kernels/attention_split.hpp"
+
+#include <algorithm>
+
+namespace kvroof {
+namespace {
+
+constexpr std::int64_t kQueryTile = 64;         // chunked queries that share one pass over the rows
+constexpr std::int64_t kRunBytes = 4096;        // contiguous bytes a token-major group reads of each row
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+// Cost of one row for one group: bytes dominate while few queries share it, arithmetic after that.
+std::int64_t row_cost(std::int64_t heads, std::int64_t queries) { return heads * (4 + queries); }
+
+std::int64_t overlap(std::int64_t a0, std::int64_t a1, std::int64_t b0, std::int64_t b1) {
+  return std::max<std::int64_t>(0, std::min(a1, b1) - std::max(a0, b0));
+}
+
+void set_queries(AttentionGroup& group, const AttentionArgs& args, std::int64_t group_heads, std::int64_t query0,
+                 std::int64_t queries) {
+  const AttentionSequence& seq = *group.sequence;
+  const std::int64_t oldest = seq.kv.end_position - seq.n;
+  group.query0 = query0;
+  group.queries = queries;
+  group.first_position = oldest + query0 / group_heads;
+  group.last_position = oldest + (query0 + queries - 1) / group_heads;
+  const std::int64_t window = args.options.window;
+  group.window_begin = group.first_position < window ? 0 : group.first_position - window + 1;
+  group.kept_end = std::min(std::min(args.options.kept_tokens, group.window_begin), group.last_position + 1);
+  group.window_segment = group.window_begin / kSegmentRows;
+  group.kept_segments = std::min((group.kept_end + kSegmentRows - 1) / kSegmentRows, group.window_segment);
+  group.segments = group.kept_segments + group.last_position / kSegmentRows - group.window_segment + 1;
+}
+
+std::int64_t segment_rows(const AttentionGroup& group, std::int64_t segment) {
+  const std::int64_t begin = segment * kSegmentRows, end = begin + kSegmentRows;
+  return overlap(begin, end, 0, group.kept_end) + overlap(begin, end, group.window_begin, group.last_position + 1);
+}
+
+std::int64_t group_rows(const AttentionGroup& group) {
+  return group.kept_end + group.last_position + 1 - group.window_begin;
+}
+
+// Rows of K heads lie side by side in a token-major cache; then several heads are read together.
+std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
+  const std::int64_t dense = args.shape.key_dim * static_cast<std::int64_t>(storage_bytes(args.sequences[0].kv.k_storage));
+  std::int64_t segments = 0;
+  for (const AttentionSequence& seq : args.sequences) {
+    if (seq.n == 0) continue;
+    if (seq.kv.k_head_stride > dense + 64) return 1;
+    segments += (seq.kv.end_position + kSegmentRows - 1) / kSegmentRows;
+  }
+  std::int64_t run = std::clamp<std::int64_t>(kRunBytes / dense, 1, args.shape.kv_heads);
+  while (run > 1 && segments * ((args.shape.kv_heads + run - 1) / run) < 2 * parts) run = (run + 1) / 2;
+  return run;
+}
+
+}  // namespace
+
+std::int64_t group_segment(const AttentionGroup& group, std::int64_t ordinal) {
+  return ordinal < group.kept_segments ? ordinal : group.window_segment + ordinal - group.kept_segments;
+}
+
+std::int64_t first_run_at(const KvView& kv, std::int64_t position) {
+  std::int64_t lo = 0, hi = kv.run_count;
+  while (lo < hi) {
+    const std::int64_t mid = lo + (hi - lo) / 2;
+    if (kv.runs[mid].first_position + kv.runs[mid].rows > position) hi = mid; else lo = mid + 1;
+  }
+  return lo;
+}
+
+AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
+  AttentionSplit split;
+  const AttentionShape& shape = args.shape;
+  split.group_heads = shape.query_heads / shape.kv_heads;
+  split.dk_pad = round_up(shape.key_dim, kLanes);
+  split.dv_pad = round_up(shape.value_dim, kLanes);
+  std::int64_t max_n = 0, max_segments = 1, items = 0;
+  for (const AttentionSequence& seq : args.sequences) {
+    if (seq.n == 0) continue;
+    max_n = std::max(max_n, seq.n);
+    const std::int64_t segments = (seq.kv.end_position + kSegmentRows - 1) / kSegmentRows;
+    max_segments = std::max(max_segments, segments);
+    const std::int64_t visible = std::min(args.options.window, seq.kv.end_position);
+    items += (visible + kSegmentRows - 1) / kSegmentRows * shape.kv_heads;
+  }
+  if (max_n == 0) return split;
+  split.head_run = choose_head_run(args, parts);
+  split.query_tile = max_n == 1 ? split.group_heads
+                                : std::min(max_n * split.group_heads, std::max(kQueryTile, split.group_heads));
+  // too few segments to go round: share the queries of a KV head out instead
+  while (items < parts && split.query_tile >= 2 * kLanes && split.head_run == 1) {
+    split.query_tile = round_up((split.query_tile + 1) / 2, kLanes);
+    items *= 2;
+  }
+  for (const AttentionSequence& seq : args.sequences) {
+    if (seq.n == 0) continue;
+    AttentionGroup group;
+    group.sequence = &seq;
+    const std::int64_t all = seq.n * split.group_heads;
+    for (std::int64_t q = 0; q < all; q += split.query_tile) {
+      set_queries(group, args, split.group_heads, q, std::min(split.query_tile, all - q));
+      split.total_cost += group_rows(group) * row_cost(shape.kv_heads, group.queries);
+    }
+  }
+  split.max_queries = split.head_run * round_up(split.query_tile, kLanes);
+  std::int64_t levels = 1;
+  while ((std::int64_t{1} << levels) < max_segments) ++levels;
+  split.node_slots = 2 * levels + 4;
+
+  std::size_t at = 0;
+  const auto take = [&at](std::int64_t bytes) {
+    const std::size_t begin = at;
+    at += static_cast<std::size_t>(round_up(bytes, 64));
+    return begin;
+  };
+  const std::int64_t f = sizeof(float);
+  const std::int64_t results = split.head_run * split.query_tile;
+  split.q_rows = take(split.max_queries * split.dk_pad * f);
+  split.q_lanes = take(split.max_queries * split.dk_pad * f);
+  split.scores = take(split.max_queries * kScoreStride * f);
+  split.row_floats = take(3 * kScoreStride * f);  // K scales, V scales, ALiBi distances
+  split.row_tables = take(2 * static_cast<std::int64_t>(kSegmentRowsBytes));
+  split.tile = take(kLanes * std::max(split.dk_pad, split.dv_pad) * f);
+  split.open_groups = take(2 * static_cast<std::int64_t>(sizeof(OpenGroup)));
+  split.node_bytes = static_cast<std::size_t>(round_up(results * (split.dv_pad + 2) * f, 64));
+  split.nodes = take(2 * split.node_slots * static_cast<std::int64_t>(split.node_bytes));
+  split.part_bytes = static_cast<std::size_t>(round_up(static_cast<std::int64_t>(at), 4096)) + 64;  // odd lines: no 4K alias
+  return split;
+}
+
+AttentionCursor::AttentionCursor(const AttentionArgs& args, const AttentionSplit& split, int parts, int part)
+    : args_(args), split_(split) {
+  // 128-bit product: cost * parts may pass 2^63 on very large batches
+  const auto cut = [&](int p) {
+    return static_cast<std::int64_t>(static_cast<__int128>(split.total_cost) * p / parts);
+  };
+  begin_ = cut(part);
+  end_ = cut(part + 1);
+}
+
+bool AttentionCursor::load_group() {
+  const std::int64_t sequences = static_cast<std::int64_t>(args_.sequences.size());
+  while (sequence_ < sequences) {
+    const AttentionSequence& seq = args_.sequences[static_cast<std::size_t>(sequence_)];
+    const std::int64_t all = seq.n * split_.group_heads;
+    if (run_ * split_.head_run < args_.shape.kv_heads && tile_ * split_.query_tile < all) {
+      group_.id = next_id_++;
+      group_.sequence = &seq;
+      group_.head0 = run_ * split_.head_run;
+      group_.heads = std::min(split_.head_run, args_.shape.kv_heads - group_.head0);
+      const std::int64_t query0 = tile_ * split_.query_tile;
+      set_queries(group_, args_, split_.group_heads, query0, std::min(split_.query_tile, all - query0));
+      if (++tile_ * split_.query_tile >= all) { tile_ = 0; ++run_; }
+      ordinal_ = 0;
+      return true;
+    }
+    ++sequence_;
+    run_ = tile_ = 0;
+  }
+  return false;
+}
+
+bool AttentionCursor::next(Item& item) {
+  for (;;) {
+    if (!loaded_) {
+      if (!load_group()) return false;
+      loaded_ = true;
+      const std::int64_t whole = group_rows(group_) * row_cost(group_.heads, group_.queries);
+      if (cost_ + whole <= begin_) { cost_ += whole; loaded_ = false; continue; }
+    }
+    while (ordinal_ < group_.segments) {
+      if (cost_ >= end_) return false;
+      const std::int64_t ordinal = ordinal_++;
+      const std::int64_t segment = group_segment(group_, ordinal);
+      const std::int64_t start = cost_;
+      cost_ += segment_rows(group_, segment) * row_cost(group_.heads, group_.queries);
+      if (start >= begin_) {
+        item = Item{group_, ordinal, segment};
+        return true;
+      }
+    }
+    loaded_ = false;
+  }
+}
+
+}  // namespace kvroof

@@ -1,0 +1,346 @@
+// Decode attention over any cache that can list its rows: out = softmax(mask(cap(q K^T * scale) + ALiBi)) V, split over
+// segments of absolute position (split-KV flash decoding).
+//
+// Loop order: part > group > segment > { K: 16-row tile > KV head > queries } { softmax: KV head > query }
+// { V: 16-row tile > KV head > queries }. Every K and V row is read from memory once for all queries of its KV head; a
+// segment's scores (512 floats a query) stay in L1/L2 between the phases.
+// Bytes: rows * (Dk*sK + Dv*sV + scales) a KV head; flops: 2*(Dk + Dv) a (query, row).
+// Reproducible mode: every order of operations is fixed by position alone (reference/lane_twin.hpp), so parts, layouts,
+// batch and chunk change who computes a segment, never its bits.
+#include "kernels/simd/lanes.hpp"
+
+#include "kernels/attention_split.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/ops/merge_partials.hpp"
+#include "kernels/ops/ops.hpp"
+#include "kernels/ops/score_tile.hpp"
+#include "kernels/ops/segment_rows.hpp"
+#include "kernels/ops/softmax_segment.hpp"
+#include "kernels/ops/value_tile.hpp"
+#include "kernels/simd/float_environment.hpp"
+
+namespace kvroof::KVROOF_NS {
+namespace {
+
+static_assert(sizeof(SegmentRows) <= kSegmentRowsBytes);
+constexpr std::int64_t kPrefetchBytes = 8192;  // into L1: measured best over f32, f16 and int8 rows (TUNING.md)
+
+// One part's view of the call: its workspace by name.
+struct Part {
+  const AttentionArgs& args;
+  AttentionSplit split;
+  std::byte* memory;
+  TileShape k_shape, v_shape;
+
+  Part(const AttentionArgs& a, int parts, int part, std::byte* workspace)
+      : args(a), split(make_attention_split(a, parts)),
+        memory(workspace + static_cast<std::size_t>(part) * split.part_bytes),
+        k_shape{a.shape.key_dim, split.dk_pad}, v_shape{a.shape.value_dim, split.dv_pad} {}
+
+  float* floats(std::size_t offset) const { return reinterpret_cast<float*>(memory + offset); }
+  float* scores() const { return floats(split.scores); }
+  SegmentRows* rows(int i) const { return reinterpret_cast<SegmentRows*>(memory + split.row_tables) + i; }
+  OpenGroup* open(int i) const { return reinterpret_cast<OpenGroup*>(memory + split.open_groups) + i; }
+  // Memory of node i of open group `slot`. Accumulators come first: they keep the 64-byte alignment.
+  PartialNode node(int slot, int i, std::int64_t results) const {
+    float* f = reinterpret_cast<float*>(memory + split.nodes +
+                                        static_cast<std::size_t>(slot * split.node_slots + i) * split.node_bytes);
+    return {0, 0, f + results * split.dv_pad, f + results * split.dv_pad + results, f};
+  }
+};
+
+struct QueryIndex {
+  std::int64_t token, head;  // new token r, query head h
+};
+
+QueryIndex query_index(const Part& part, const AttentionGroup& group, std::int64_t kv_head, std::int64_t query) {
+  const std::int64_t number = group.query0 + query, G = part.split.group_heads;
+  return {number / G, (group.head0 + kv_head) * G + number % G};
+}
+
+std::int64_t query_position(const AttentionGroup& group, std::int64_t token) {
+  return group.sequence->kv.end_position - group.sequence->n + token;
+}
+
+// Queries of the group as the two score forms want them: padded rows, and [16-lane block][d][lane].
+void pack_queries(const Part& part, const AttentionGroup& group) {
+  const QueryForms forms = query_forms(group.queries);
+  const std::int64_t dk = part.k_shape.dim, pad = part.k_shape.pad;
+  float* lanes = part.floats(part.split.q_lanes);
+  float* rows = part.floats(part.split.q_rows);
+  for (std::int64_t head = 0; head < group.heads; ++head) {
+    for (std::int64_t query = 0; query < group.queries; ++query) {
+      const QueryIndex index = query_index(part, group, head, query);
+      const float* q = group.sequence->q + index.token * group.sequence->q_row_stride + index.head * group.sequence->q_head_stride;
+      if (query < forms.lane_blocks * kLanes) {
+        float* to = lanes + (head * forms.lane_blocks + query / kLanes) * pad * kLanes + query % kLanes;
+        for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = q[d];
+      } else {
+        float* to = rows + (head * forms.row_queries + query - forms.lane_blocks * kLanes) * pad;
+        for (std::int64_t d = 0; d < dk; ++d) to[d] = q[d];
+        for (std::int64_t d = dk; d < pad; ++d) to[d] = 0.0f;
+      }
+    }
+    for (std::int64_t lane = group.queries; lane < forms.lane_blocks * kLanes; ++lane) {  // empty lanes of the last block
+      float* to = lanes + (head * forms.lane_blocks + lane / kLanes) * pad * kLanes + lane % kLanes;
+      for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = 0.0f;
+    }
+  }
+}
+
+std::int64_t score_rows_per_head(const AttentionGroup& group) {
+  const QueryForms forms = query_forms(group.queries);
+  return forms.lane_blocks * kLanes + forms.row_queries;
+}
+
+template <Storage S>
+void score_segment(const Part& part, const AttentionGroup& group, const RowStream& stream) {
+  const SegmentRows& rows = *stream.now;
+  const QueryForms forms = query_forms(group.queries);
+  const std::int64_t per_head = score_rows_per_head(group);
+  const std::int64_t head_stride = group.sequence->kv.k_head_stride;
+  for (int tile = 0; tile < rows.tiles(); ++tile) {
+    const int row = rows.begin + tile * kTileRows;
+    const std::byte* const* ahead = stream.ahead(tile);
+    for (std::int64_t head = 0; head < group.heads; ++head) {
+      score_tile<S>(rows.k + row, head * head_stride,
+                    part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
+                    part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms, part.k_shape,
+                    part.floats(part.split.tile), part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
+    }
+  }
+}
+
+Spans visible_spans(const Part& part, const AttentionGroup& group, std::int64_t query, std::int64_t base, int from, int to) {
+  const std::int64_t i = query_position(group, (group.query0 + query) / part.split.group_heads);
+  const std::int64_t window = part.args.options.window, kept = part.args.options.kept_tokens;
+  return cut_spans(kept < i + 1 ? kept : i + 1, i < window ? 0 : i - window + 1, i + 1, base, from, to);
+}
+
+void softmax_scores(const Part& part, const AttentionGroup& group, const SegmentRows& rows, const PartialNode& node) {
+  const AttentionOptions& options = part.args.options;
+  const KvView& kv = group.sequence->kv;
+  const std::int64_t per_head = score_rows_per_head(group);
+  float* k_scale = kv.k_storage == Storage::int8 ? part.floats(part.split.row_floats) : nullptr;
+  float* v_scale = kv.v_storage == Storage::int8 ? part.floats(part.split.row_floats) + kScoreStride : nullptr;
+  float* distance = options.alibi_slopes != nullptr ? part.floats(part.split.row_floats) + 2 * kScoreStride : nullptr;
+  std::int64_t distance_token = -1;
+  for (std::int64_t head = 0; head < group.heads; ++head) {
+    if (k_scale != nullptr) fill_scales(group, rows, group.head0 + head, true, k_scale);
+    if (v_scale != nullptr) fill_scales(group, rows, group.head0 + head, false, v_scale);
+    for (std::int64_t query = 0; query < group.queries; ++query) {
+      const QueryIndex index = query_index(part, group, head, query);
+      if (distance != nullptr && index.token != distance_token) {
+        distance_token = index.token;
+        const std::int64_t i = query_position(group, index.token);
+        for (int row = rows.begin; row < rows.end; ++row) distance[row] = static_cast<float>(rows.base() + row - i);
+      }
+      const Spans visible = visible_spans(part, group, query, rows.base(), rows.begin, rows.end);
+      const std::int64_t result = head * group.queries + query;
+      if (visible.count == 0) {
+        node.max[result] = -kInfinity;
+        node.sum[result] = 0.0f;
+        continue;
+      }
+      const ScoreOptions score{options.scale, options.softcap, k_scale, v_scale,
+                               distance != nullptr ? options.alibi_slopes[index.head] : 0.0f, distance};
+      const Softmax s = softmax_segment(part.scores() + (head * per_head + query) * kScoreStride, rows.begin, rows.end,
+                                        visible, score);
+      node.max[result] = s.max;
+      node.sum[result] = s.sum;
+    }
+  }
+}
+
+template <Storage S>
+void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, std::int64_t head,
+                const std::byte* const* from, std::int64_t offset, float* acc, const std::byte* const* ahead) {
+  const float* w = part.scores() + head * score_rows_per_head(group) * kScoreStride + row;
+  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad;
+  std::int64_t query = 0;
+  const auto run = [&]<int H>() {
+    // queries of one token see the same rows; a tile on the diagonal or the window's edge goes query by query
+    const Spans spans = visible_spans(part, group, query, rows.base() + row, 0, kTileRows);
+    if (H > 1 && group.sequence->n > 1) {
+      for (int h = 1; h < H; ++h)
+        if (!same(spans, visible_spans(part, group, query + h, rows.base() + row, 0, kTileRows))) return false;
+    }
+    for (int s = 0; s < spans.count; ++s) {
+      const Span span = spans.span[s];
+      if (ahead != nullptr)
+        value_rows<S, H, true>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
+                               acc + query * pad, pad, ahead + span.begin);
+      else
+        value_rows<S, H, false>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
+                                acc + query * pad, pad, nullptr);
+    }
+    ahead = nullptr;
+    query += H;
+    return true;
+  };
+  while (query < group.queries) {
+    const std::int64_t left = group.queries - query;
+    if (left >= 4 && run.template operator()<4>()) continue;
+    if (left >= 2 && run.template operator()<2>()) continue;
+    run.template operator()<1>();
+  }
+}
+
+constexpr std::int64_t kWidenQueries = 8;  // from here converting a row once beats converting it for every four queries
+
+template <Storage S>
+void weigh_segment(const Part& part, const AttentionGroup& group, const RowStream& stream, const PartialNode& node) {
+  const SegmentRows& rows = *stream.now;
+  const std::int64_t results = group.heads * group.queries, pad = part.v_shape.pad;
+  for (std::int64_t i = 0; i < results * pad; i += kLanes) store(node.acc + i, zero());
+  const std::int64_t head_stride = group.sequence->kv.v_head_stride;
+  for (int tile = 0; tile < rows.tiles(); ++tile) {
+    const int row = rows.begin + tile * kTileRows;
+    const std::byte* const* ahead = stream.ahead(rows.tiles() + tile);
+    for (std::int64_t head = 0; head < group.heads; ++head) {
+      float* acc = node.acc + head * group.queries * pad;
+      if (S != Storage::f32 && group.queries >= kWidenQueries) {
+        const float* wide[kTileRows];
+        widen_rows<S>(rows.v + row, head * head_stride, part.v_shape, part.floats(part.split.tile), wide, ahead);
+        value_tile<Storage::f32>(part, group, rows, row, head, reinterpret_cast<const std::byte* const*>(wide), 0, acc, nullptr);
+      } else {
+        value_tile<S>(part, group, rows, row, head, rows.v + row, head * head_stride, acc, ahead);
+      }
+    }
+  }
+}
+
+void finish_group(const Part& part, const AttentionGroup& group, const PartialNode& node) {
+  const AttentionSequence& sequence = *group.sequence;
+  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad;
+  for (std::int64_t head = 0; head < group.heads; ++head) {
+    for (std::int64_t query = 0; query < group.queries; ++query) {
+      const QueryIndex index = query_index(part, group, head, query);
+      const std::int64_t result = head * group.queries + query;
+      const float m = node.max[result], l = node.sum[result];
+      const float* acc = node.acc + result * pad;
+      float* out = sequence.out + index.token * sequence.out_row_stride + index.head * sequence.out_head_stride;
+      const float* sinks = part.args.options.sink_logits;
+      const bool empty = m == -kInfinity && l == 0.0f;
+      float top = m, total = l, factor = 1.0f;
+      if (sinks != nullptr) {
+        const float sink = sinks[index.head];
+        top = m > sink ? m : sink;
+        if (!empty && sink != -kInfinity) {
+          factor = exp1(m - top);
+          total = __builtin_fmaf(l, factor, exp1(sink - top));
+        }
+        if (empty) total = sink != sink ? sink : 0.0f;
+      }
+      if (empty) {
+        const float value = total != total ? quiet_nan() : 0.0f;
+        for (std::int64_t d = 0; d < dim; ++d) out[d] = value;
+      } else {
+        const Vec16 scaled = broadcast(factor), divisor = broadcast(total);
+        for (std::int64_t d = 0; d < dim; d += kLanes) {
+          alignas(64) float y[kLanes];
+          store(y, (load(acc + d) * scaled) / divisor);
+          const int count = dim - d < kLanes ? static_cast<int>(dim - d) : kLanes;
+          for (int i = 0; i < count; ++i) out[d + i] = canonical(y[i]);
+        }
+      }
+      if (sequence.lse != nullptr) {
+        sequence.lse[index.token * part.args.shape.query_heads + index.head] = canonical(empty ? top : top + log1(total));
+      }
+    }
+  }
+}
+
+int prefetch_tiles(const Part& part, const AttentionGroup& group) {
+  const std::int64_t tile = kTileRows * group.heads * part.k_shape.dim *
+                            static_cast<std::int64_t>(storage_bytes(group.sequence->kv.k_storage));
+  return static_cast<int>(tile >= kPrefetchBytes ? 1 : kPrefetchBytes / tile < 16 ? kPrefetchBytes / tile : 16);
+}
+
+void run_segment(const Part& part, const AttentionGroup& group, const RowStream& stream, const PartialNode& node) {
+  switch (group.sequence->kv.k_storage) {
+    case Storage::f32: score_segment<Storage::f32>(part, group, stream); break;
+    case Storage::f16: score_segment<Storage::f16>(part, group, stream); break;
+    case Storage::bf16: score_segment<Storage::bf16>(part, group, stream); break;
+    case Storage::int8: score_segment<Storage::int8>(part, group, stream); break;
+  }
+  softmax_scores(part, group, *stream.now, node);
+  switch (group.sequence->kv.v_storage) {
+    case Storage::f32: weigh_segment<Storage::f32>(part, group, stream, node); break;
+    case Storage::f16: weigh_segment<Storage::f16>(part, group, stream, node); break;
+    case Storage::bf16: weigh_segment<Storage::bf16>(part, group, stream, node); break;
+    case Storage::int8: weigh_segment<Storage::int8>(part, group, stream, node); break;
+  }
+}
+
+}  // namespace
+
+void attention_run_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace) {
+  const FloatEnvironment environment;
+  const Part part(args, parts, part_index, workspace);
+  part.open(0)->group_id = part.open(1)->group_id = -1;
+  AttentionCursor cursor(args, part.split, parts, part_index);
+  AttentionCursor::Item item, next;
+  bool more = cursor.next(item);
+  if (more) fill_segment_rows(item.group, item.segment, *part.rows(0));
+  int slot = 0;  // 0: the part's first group, which may have begun in an earlier part; 1: every later one
+  std::int64_t packed = -1;
+  for (int side = 0; more; side ^= 1) {
+    more = cursor.next(next);
+    if (more) fill_segment_rows(next.group, next.segment, *part.rows(side ^ 1));
+    const AttentionGroup& group = item.group;
+    const std::int64_t results = group.heads * group.queries;
+    if (packed != group.id) {
+      if (packed != -1) slot = 1;
+      packed = group.id;
+      pack_queries(part, group);
+      OpenGroup* open = part.open(slot);
+      open->group_id = group.id;
+      open->is_first = item.ordinal == 0;
+      open->is_last = 0;
+      open->node_count = 0;
+    }
+    OpenGroup* open = part.open(slot);
+    PartialNode leaf = part.node(slot, open->node_count, results);
+    leaf.index = item.segment;
+    run_segment(part, group, RowStream{part.rows(side), more ? part.rows(side ^ 1) : nullptr, prefetch_tiles(part, group)}, leaf);
+    open->node_count = push_node(open->nodes, open->node_count, leaf, results, part.split.dv_pad);
+    if (item.ordinal + 1 == group.segments) {
+      open->is_last = 1;
+      if (open->is_first) {  // nobody else has a share of it
+        finish_group(part, group, merge_root(open->nodes, open->node_count, results, part.split.dv_pad));
+        open->group_id = -1;
+      }
+    }
+    item = next;
+  }
+}
+
+void attention_merge_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace) {
+  const FloatEnvironment environment;
+  const Part part(args, parts, part_index, workspace);
+  // the group that begins here and ends in a later part, if any
+  OpenGroup* begun = nullptr;
+  for (int i = 0; i < 2; ++i)
+    if (part.open(i)->group_id != -1 && part.open(i)->is_first) begun = part.open(i);
+  if (begun == nullptr) return;
+  AttentionCursor cursor(args, part.split, parts, part_index);
+  AttentionCursor::Item item;
+  do {
+    if (!cursor.next(item)) return;
+  } while (item.group.id != begun->group_id);
+  const std::int64_t results = item.group.heads * item.group.queries;
+  PartialNode forest[kMaxNodes];
+  int count = 0;
+  for (int p = part_index; p < parts; ++p) {
+    const Part other(args, parts, p, workspace);
+    OpenGroup* open = p == part_index ? begun : other.open(0);
+    if (open->group_id != begun->group_id) continue;  // a part without work
+    for (int i = 0; i < open->node_count; ++i)
+      count = push_node(forest, count, open->nodes[i], results, part.split.dv_pad);
+    if (open->is_last) break;
+  }
+  finish_group(part, item.group, merge_root(forest, count, results, part.split.dv_pad));
+}
+
+}  // namespace kvroof::KVROOF_NS

@@ -1,0 +1,188 @@
+// q K^T for one tile of 16 rows and one KV head: to[q*to_stride + row], no scale yet.
+//
+// Two forms, same bits. `score_rows` keeps the 16 stripes of a dot product in a vector and folds kAccumulators of them at
+// once in registers: best while few queries share a row. `score_lanes` gives every lane a query, walks one stripe of d at
+// a time and adds the 16 stripes vertically in the tree's order: no shuffles, and a row is loaded as broadcasts for 16 or
+// 32 queries, which is what makes MQA and large groups compute-bound instead of shuffle-bound.
+#pragma once
+
+#include "kernels/ops/segment_rows.hpp"
+
+namespace kvroof::KVROOF_NS {
+namespace {
+
+template <Storage S>
+constexpr int kRowsInFlight = static_cast<int>(4 / storage_bytes(S));  // 512 bytes of a 128-wide row (TUNING.md)
+
+constexpr int kLaneQueriesMin = 12;  // from here a half-empty lane vector beats the row form
+
+struct TileShape {
+  std::int64_t dim, pad;  // Dk and Dk rounded up to 16
+};
+
+// One R x H block: R rows against H queries. Rows are walked kRowsInFlight at a time, not all R column by column: a
+// hardware prefetcher follows few streams, and a row's chain of FMAs overlaps with its neighbours' out of order.
+template <Storage S, int R, int H, bool Prefetch>
+inline void score_block(const std::byte* const* rows, std::int64_t offset, const float* q, TileShape shape, float* to,
+                        std::int64_t to_stride, const std::byte* const* ahead) {
+  constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
+  constexpr int F = R < kRowsInFlight<S> ? R : kRowsInFlight<S>;
+  Vec16 acc[R * H];
+#pragma GCC unroll 16
+  for (int i = 0; i < R * H; ++i) acc[i] = zero();
+  const std::int64_t whole = shape.dim / kLanes;
+  const int tail = static_cast<int>(shape.dim % kLanes);
+#pragma GCC unroll 16
+  for (int r0 = 0; r0 < R; r0 += F) {
+    if constexpr (Prefetch) prefetch_rows(ahead, r0, r0 + F, offset, shape.dim * kStep / kLanes);
+    for (std::int64_t d = 0; d < whole; ++d) {
+      Vec16 query[H];
+#pragma GCC unroll 4
+      for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + d * kLanes);
+#pragma GCC unroll 16
+      for (int r = r0; r < r0 + F; ++r) {
+        const Vec16 key = load_as<S>(rows[r] + offset + d * kStep);
+#pragma GCC unroll 4
+        for (int h = 0; h < H; ++h) acc[h * R + r] = fma(query[h], key, acc[h * R + r]);
+      }
+    }
+    if (tail != 0) {
+      Vec16 query[H];
+#pragma GCC unroll 4
+      for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + whole * kLanes);
+#pragma GCC unroll 16
+      for (int r = r0; r < r0 + F; ++r) {
+        const Vec16 key = load_partial_as<S>(rows[r] + offset + whole * kStep, tail);
+#pragma GCC unroll 4
+        for (int h = 0; h < H; ++h) acc[h * R + r] = fma(query[h], key, acc[h * R + r]);
+      }
+    }
+  }
+  store_sums<R, H>(acc, to, to_stride);
+}
+
+template <Storage S, int H, bool Prefetch>
+inline void score_rows(const std::byte* const* rows, std::int64_t offset, const float* q, TileShape shape, float* to,
+                       std::int64_t to_stride, const std::byte* const* ahead) {
+  constexpr int R = kAccumulators / H;
+  for (int r = 0; r < kTileRows; r += R)
+    score_block<S, R, H, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, Prefetch ? ahead + r : nullptr);
+}
+
+// R f32 rows against NQ vectors of 16 queries, q[n][d][16]; out[n][r] has lane = query.
+template <int NQ, int R>
+inline void score_lanes(const float* const* rows, const float* q, TileShape shape, Vec16* out, int out_stride) {
+  Vec16 pending[4][NQ * R];
+  constexpr unsigned char kOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+  const float* row[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) row[r] = rows[r];
+  for (int step = 0; step < 16; ++step) {
+    Vec16 acc[NQ * R];
+#pragma GCC unroll 16
+    for (int i = 0; i < NQ * R; ++i) acc[i] = zero();
+    for (std::int64_t d = kOrder[step]; d < shape.dim; d += kLanes) {
+      Vec16 query[NQ];
+#pragma GCC unroll 2
+      for (int n = 0; n < NQ; ++n) query[n] = load(q + (n * shape.pad + d) * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const Vec16 key = broadcast(row[r][d]);
+#pragma GCC unroll 2
+        for (int n = 0; n < NQ; ++n) acc[n * R + r] = fma(query[n], key, acc[n * R + r]);
+      }
+    }
+    int level = 0;
+    for (int t = step; t & 1; t >>= 1, ++level) {
+#pragma GCC unroll 16
+      for (int i = 0; i < NQ * R; ++i) acc[i] = pending[level][i] + acc[i];
+    }
+    if (step == 15) {
+#pragma GCC unroll 2
+      for (int n = 0; n < NQ; ++n) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) out[n * out_stride + r] = acc[n * R + r];
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < NQ * R; ++i) pending[level][i] = acc[i];
+    }
+  }
+}
+
+template <int NQ>
+inline void score_lanes_tile(const float* const* rows, const float* q, TileShape shape, float* to, std::int64_t to_stride) {
+  constexpr int R = kBatches == 1 ? 8 : 4;
+  Vec16 out[NQ * kTileRows];
+  for (int r = 0; r < kTileRows; r += R) score_lanes<NQ, R>(rows + r, q, shape, out + r, kTileRows);
+#pragma GCC unroll 2
+  for (int n = 0; n < NQ; ++n) transpose16(out + n * kTileRows, to + n * kLanes * to_stride, to_stride);
+}
+
+// How a KV head's queries are split between the two forms.
+struct QueryForms {
+  std::int64_t lane_blocks;  // of 16, the last one possibly padded
+  std::int64_t row_queries;  // the rest
+};
+
+inline QueryForms query_forms(std::int64_t queries) {
+  const std::int64_t rest = queries % kLanes;
+  if (rest >= kLaneQueriesMin) return {queries / kLanes + 1, 0};
+  return {queries / kLanes, rest};
+}
+
+// Widens 16 rows into scratch and points at them; f32 rows are used where they lie.
+template <Storage S>
+inline void widen_rows(const std::byte* const* rows, std::int64_t offset, TileShape shape, float* scratch, const float** to,
+                       const std::byte* const* ahead) {
+  constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
+  if (ahead != nullptr) {
+    prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+  }
+  for (int r = 0; r < kTileRows; ++r) {
+    const std::byte* from = rows[r] + offset;
+    if constexpr (S == Storage::f32) {
+      to[r] = reinterpret_cast<const float*>(from);
+    } else {
+      float* row = scratch + r * shape.pad;
+      to[r] = row;
+      const std::int64_t whole = shape.dim / kLanes;
+      for (std::int64_t d = 0; d < whole; ++d) store(row + d * kLanes, load_as<S>(from + d * kStep));
+      if (const int tail = static_cast<int>(shape.dim % kLanes); tail != 0)
+        store(row + whole * kLanes, load_partial_as<S>(from + whole * kStep, tail));
+    }
+  }
+}
+
+// All queries of one KV head: q_lanes holds the lane blocks, q_rows the rest (both packed by pack_queries).
+template <Storage S>
+inline void score_tile(const std::byte* const* rows, std::int64_t offset, const float* q_lanes, const float* q_rows,
+                       QueryForms forms, TileShape shape, float* scratch, float* to, std::int64_t to_stride,
+                       const std::byte* const* ahead) {
+  if (forms.lane_blocks > 0) {
+    const float* wide[kTileRows];
+    widen_rows<S>(rows, offset, shape, scratch, wide, ahead);
+    ahead = nullptr;
+    std::int64_t block = 0;
+    if constexpr (kBatches == 1) {
+      for (; block + 2 <= forms.lane_blocks; block += 2, to += 2 * kLanes * to_stride)
+        score_lanes_tile<2>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
+    }
+    for (; block < forms.lane_blocks; ++block, to += kLanes * to_stride)
+      score_lanes_tile<1>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
+  }
+  std::int64_t h = 0;
+  const auto rest = [&]<int H>() {
+    const float* q = q_rows + h * shape.pad;
+    if (ahead != nullptr) score_rows<S, H, true>(rows, offset, q, shape, to + h * to_stride, to_stride, ahead);
+    else score_rows<S, H, false>(rows, offset, q, shape, to + h * to_stride, to_stride, nullptr);
+    ahead = nullptr;
+    h += H;
+  };
+  while (forms.row_queries - h >= 4) rest.template operator()<4>();
+  if (forms.row_queries - h >= 2) rest.template operator()<2>();
+  if (forms.row_queries - h >= 1) rest.template operator()<1>();
+}
+
+}  // namespace
+}  // namespace kvroof::KVROOF_NS

@@ -1,0 +1,144 @@
+// Where the rows of one segment lie: a pointer a position, filled once from the view of runs, so that one kernel reads a
+// contiguous, a ring and a paged cache alike.
+#pragma once
+
+#include "kernels/attention_split.hpp"
+#include "kernels/simd/lanes.hpp"
+
+namespace kvroof::KVROOF_NS {
+namespace {
+
+constexpr int kSegment = static_cast<int>(kSegmentRows);
+constexpr int kTileRows = 16;
+
+struct Span {  // rows [begin, end) of a segment, counted from its first position
+  int begin, end;
+};
+
+struct Spans {  // ascending, not touching; count 0..2
+  Span span[2];
+  int count;
+  int size() const { return (count > 0 ? span[0].end - span[0].begin : 0) + (count > 1 ? span[1].end - span[1].begin : 0); }
+};
+
+inline bool same(const Spans& a, const Spans& b) {
+  if (a.count != b.count) return false;
+  for (int i = 0; i < a.count; ++i)
+    if (a.span[i].begin != b.span[i].begin || a.span[i].end != b.span[i].end) return false;
+  return true;
+}
+
+// [0, first_end) and [second_begin, second_end), absolute, cut to rows [from, to) of the segment that starts at `base`.
+inline Spans cut_spans(std::int64_t first_end, std::int64_t second_begin, std::int64_t second_end, std::int64_t base, int from,
+                       int to) {
+  const auto clamp = [=](std::int64_t position) {
+    const std::int64_t row = position - base;
+    return static_cast<int>(row < from ? from : row > to ? to : row);
+  };
+  Spans spans{{{from, clamp(first_end)}, {clamp(second_begin), clamp(second_end)}}, 2};
+  if (spans.span[1].begin <= spans.span[0].end) {
+    if (spans.span[1].end > spans.span[0].end) spans.span[0].end = spans.span[1].end;
+    spans.count = 1;
+  } else if (spans.span[1].begin >= spans.span[1].end) {
+    spans.count = 1;
+  }
+  if (spans.span[0].begin >= spans.span[0].end) {
+    spans.span[0] = spans.span[1];
+    --spans.count;
+  }
+  return spans;
+}
+
+struct SegmentRows {
+  std::int64_t segment;
+  int begin, end;  // multiples of 16 around the rows that are there
+  Spans present;
+  const std::byte* k[kSegment + kTileRows];  // at the group's first KV head; an absent row repeats a present one
+  const std::byte* v[kSegment + kTileRows];
+
+  std::int64_t base() const { return segment * kSegmentRows; }
+  int tiles() const { return (end - begin) / kTileRows; }
+};
+
+inline void fill_segment_rows(const AttentionGroup& group, std::int64_t segment, SegmentRows& rows) {
+  const KvView& kv = group.sequence->kv;
+  rows.segment = segment;
+  const std::int64_t base = rows.base();
+  rows.present = cut_spans(group.kept_end, group.window_begin, group.last_position + 1, base, 0, kSegment);
+  rows.begin = rows.present.span[0].begin & ~(kTileRows - 1);
+  rows.end = (rows.present.span[rows.present.count - 1].end + kTileRows - 1) & ~(kTileRows - 1);
+  const std::int64_t k_head = group.head0 * kv.k_head_stride, v_head = group.head0 * kv.v_head_stride;
+  int at = rows.begin;
+  for (int s = 0; s < rows.present.count; ++s) {
+    const Span span = rows.present.span[s];
+    int row = span.begin;
+    std::int64_t run_index = first_run_at(kv, base + row);
+    const int hole = at;
+    at = row;
+    while (row < span.end) {
+      const RowRun& run = kv.runs[run_index++];
+      const std::int64_t offset = base + row - run.first_position;
+      const std::int64_t left = run.rows - offset;
+      const int stop = left < span.end - row ? row + static_cast<int>(left) : span.end;
+      const std::byte* k = run.k + k_head + offset * kv.k_row_stride;
+      const std::byte* v = run.v + v_head + offset * kv.v_row_stride;
+      for (; row < stop; ++row, k += kv.k_row_stride, v += kv.v_row_stride) {
+        rows.k[row] = k;
+        rows.v[row] = v;
+      }
+    }
+    for (int i = hole; i < at; ++i) { rows.k[i] = rows.k[at]; rows.v[i] = rows.v[at]; }
+    at = span.end;
+  }
+  for (int i = at; i < rows.end; ++i) { rows.k[i] = rows.k[at - 1]; rows.v[i] = rows.v[at - 1]; }
+}
+
+// int8 row scales of one KV head, a float a position. Absent rows keep whatever was there: nothing reads it.
+inline void fill_scales(const AttentionGroup& group, const SegmentRows& rows, std::int64_t head, bool key, float* to) {
+  const KvView& kv = group.sequence->kv;
+  const std::int64_t row_stride = key ? kv.k_scale_row_stride : kv.v_scale_row_stride;
+  const std::int64_t head_offset = head * (key ? kv.k_scale_head_stride : kv.v_scale_head_stride);
+  for (int s = 0; s < rows.present.count; ++s) {
+    int row = rows.present.span[s].begin;
+    const int end = rows.present.span[s].end;
+    std::int64_t run_index = first_run_at(kv, rows.base() + row);
+    while (row < end) {
+      const RowRun& run = kv.runs[run_index++];
+      const std::int64_t offset = rows.base() + row - run.first_position;
+      const std::int64_t left = run.rows - offset;
+      const int stop = left < end - row ? row + static_cast<int>(left) : end;
+      const float* from = (key ? run.k_scale : run.v_scale) + head_offset + offset * row_stride;
+      for (; row < stop; ++row, from += row_stride) to[row] = *from;
+    }
+  }
+}
+
+// The order in which a thread meets rows: K of this segment, V of it, K and V of the next. Prefetching looks a fixed number
+// of 16-row tiles down this line, so the switches K -> V -> next K stall no more than the middle of a run.
+struct RowStream {
+  const SegmentRows* now;
+  const SegmentRows* next;  // null: nothing follows
+  int distance;             // tiles ahead; 0: off
+
+  const std::byte* const* ahead(int tile) const {  // tile counts from the first K tile of `now`
+    if (distance == 0) return nullptr;
+    int n = tile + distance;
+    const int tiles = now->tiles();
+    if (n < tiles) return now->k + now->begin + n * kTileRows;
+    n -= tiles;
+    if (n < tiles) return now->v + now->begin + n * kTileRows;
+    n -= tiles;
+    if (next == nullptr || n >= next->tiles()) return nullptr;
+    return next->k + next->begin + n * kTileRows;
+  }
+};
+
+// Whole rows in the order they lie: a hardware prefetcher follows that, but not the column by column order of the sums.
+inline void prefetch_rows(const std::byte* const* rows, std::int64_t begin, std::int64_t end, std::int64_t offset,
+                          std::int64_t bytes) {
+  for (std::int64_t r = begin; r < end; ++r)
+    for (std::int64_t b = 0; b < bytes; b += 64) prefetch(rows[r] + offset + b);
+}
+
+}  // namespace
+}  // namespace kvroof::KVROOF_NS
