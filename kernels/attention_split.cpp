@@ -123,7 +123,7 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   split.scores = take(split.max_queries * kScoreStride * f);
   split.row_floats = take(3 * kScoreStride * f);  // K scales, V scales, ALiBi distances
   split.row_tables = take(2 * static_cast<std::int64_t>(kSegmentRowsBytes));
-  split.tile = take(kLanes * std::max(split.dk_pad, split.dv_pad) * f);
+  split.tile = take(std::max(kMinTileFloats, kLanes * split.dk_pad) * f);
   split.open_groups = take(2 * static_cast<std::int64_t>(sizeof(OpenGroup)));
   split.node_bytes = static_cast<std::size_t>(round_up(results * (split.dv_pad + 2) * f, 64));
   split.nodes = take(2 * split.node_slots * static_cast<std::int64_t>(split.node_bytes));

@@ -25,6 +25,11 @@ namespace {
 static_assert(sizeof(SegmentRows) <= kSegmentRowsBytes);
 constexpr std::int64_t kPrefetchBytes = 8192;  // into L1: measured best over f32, f16 and int8 rows (TUNING.md)
 
+constexpr int kValueTiles = 4;                  // 64 rows ...
+constexpr std::int64_t kPanelColumns = 64;      // ... x 64 columns of V: 16 KiB of f32
+constexpr std::int64_t kPanelQueries = 8;       // from here converting a row once beats converting it for every four queries
+static_assert(kValueTiles * kTileRows * kPanelColumns <= kMinTileFloats);
+
 // One part's view of the call: its workspace by name.
 struct Part {
   const AttentionArgs& args;
@@ -152,29 +157,53 @@ void softmax_scores(const Part& part, const AttentionGroup& group, const Segment
   }
 }
 
-template <Storage S>
-void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, std::int64_t head,
-                const std::byte* const* from, std::int64_t offset, float* acc, const std::byte* const* ahead) {
+// Prefetches the rows that follow a tile's in slices, one per block of arithmetic, instead of all at once.
+class PrefetchSlices {
+ public:
+  PrefetchSlices(const RowStream& stream, int tile, int tiles, std::int64_t offset, std::int64_t bytes, std::int64_t slices)
+      : rows_(tiles * kTileRows), offset_(offset), bytes_(bytes), slices_(slices) {
+    for (int t = 0; t < tiles; ++t) ahead_[t] = stream.ahead(tile + t);
+  }
+  void next() {
+    if (slice_ == slices_) return;
+    const std::int64_t end = rows_ * ++slice_ / slices_;
+    for (; row_ < end; ++row_) {
+      const std::byte* const* ahead = ahead_[row_ / kTileRows];
+      if (ahead != nullptr) prefetch_rows(ahead, row_ % kTileRows, row_ % kTileRows + 1, offset_, bytes_);
+    }
+  }
+
+ private:
+  std::int64_t row_ = 0, rows_, offset_, bytes_, slice_ = 0, slices_;
+  const std::byte* const* ahead_[kValueTiles];
+};
+
+// acc[query][..] += weights of rows [row, row + count) times `dim` columns of V, found at from[r] + offset.
+template <Storage S, bool Prefetch>
+void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count, std::int64_t head,
+                const std::byte* const* from, std::int64_t offset, std::int64_t dim, float* acc,
+                const std::byte* const* ahead, PrefetchSlices* slices) {
   const float* w = part.scores() + head * score_rows_per_head(group) * kScoreStride + row;
-  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad;
+  const std::int64_t pad = part.v_shape.pad;
   std::int64_t query = 0;
   const auto run = [&]<int H>() {
     // queries of one token see the same rows; a tile on the diagonal or the window's edge goes query by query
-    const Spans spans = visible_spans(part, group, query, rows.base() + row, 0, kTileRows);
+    const Spans spans = visible_spans(part, group, query, rows.base() + row, 0, count);
     if (H > 1 && group.sequence->n > 1) {
       for (int h = 1; h < H; ++h)
-        if (!same(spans, visible_spans(part, group, query + h, rows.base() + row, 0, kTileRows))) return false;
+        if (!same(spans, visible_spans(part, group, query + h, rows.base() + row, 0, count))) return false;
     }
     for (int s = 0; s < spans.count; ++s) {
       const Span span = spans.span[s];
-      if (ahead != nullptr)
-        value_rows<S, H, true>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
-                               acc + query * pad, pad, ahead + span.begin);
+      if (Prefetch && ahead != nullptr)
+        value_rows<S, H, Prefetch>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
+                                   acc + query * pad, pad, ahead + span.begin);
       else
         value_rows<S, H, false>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
                                 acc + query * pad, pad, nullptr);
     }
     ahead = nullptr;
+    if (slices != nullptr) slices->next();
     query += H;
     return true;
   };
@@ -186,28 +215,52 @@ void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows
   }
 }
 
-constexpr std::int64_t kWidenQueries = 8;  // from here converting a row once beats converting it for every four queries
-
+// Few queries: a row goes from memory straight into the sums.
 template <Storage S>
-void weigh_segment(const Part& part, const AttentionGroup& group, const RowStream& stream, const PartialNode& node) {
+void weigh_rows(const Part& part, const AttentionGroup& group, const RowStream& stream, float* acc) {
   const SegmentRows& rows = *stream.now;
-  const std::int64_t results = group.heads * group.queries, pad = part.v_shape.pad;
-  for (std::int64_t i = 0; i < results * pad; i += kLanes) store(node.acc + i, zero());
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
   for (int tile = 0; tile < rows.tiles(); ++tile) {
     const int row = rows.begin + tile * kTileRows;
     const std::byte* const* ahead = stream.ahead(rows.tiles() + tile);
+    for (std::int64_t head = 0; head < group.heads; ++head)
+      value_tile<S, true>(part, group, rows, row, kTileRows, head, rows.v + row, head * head_stride, part.v_shape.dim,
+                          acc + head * group.queries * part.v_shape.pad, ahead, nullptr);
+  }
+}
+
+// Many queries: a panel of 64 rows x 64 columns is widened once into L1 and met by every query, so that neither the
+// conversion nor loading and storing the sums weighs against the FMAs.
+template <Storage S>
+void weigh_panels(const Part& part, const AttentionGroup& group, const RowStream& stream, float* acc) {
+  const SegmentRows& rows = *stream.now;
+  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad, bytes = static_cast<std::int64_t>(storage_bytes(S));
+  float* scratch = part.floats(part.split.tile);
+  const std::int64_t blocks = (group.queries + 3) / 4 * ((dim + kPanelColumns - 1) / kPanelColumns);
+  for (int tile = 0; tile < rows.tiles(); tile += kValueTiles) {
+    const int tiles = rows.tiles() - tile < kValueTiles ? rows.tiles() - tile : kValueTiles;
+    const int row = rows.begin + tile * kTileRows, count = tiles * kTileRows;
     for (std::int64_t head = 0; head < group.heads; ++head) {
-      float* acc = node.acc + head * group.queries * pad;
-      if (S != Storage::f32 && group.queries >= kWidenQueries) {
-        const float* wide[kTileRows];
-        widen_rows<S>(rows.v + row, head * head_stride, part.v_shape, part.floats(part.split.tile), wide, ahead);
-        value_tile<Storage::f32>(part, group, rows, row, head, reinterpret_cast<const std::byte* const*>(wide), 0, acc, nullptr);
-      } else {
-        value_tile<S>(part, group, rows, row, head, rows.v + row, head * head_stride, acc, ahead);
+      const std::int64_t offset = head * group.sequence->kv.v_head_stride;
+      PrefetchSlices slices(stream, rows.tiles() + tile, tiles, offset, dim * bytes, blocks);
+      for (std::int64_t column = 0; column < dim; column += kPanelColumns) {
+        const std::int64_t columns = dim - column < kPanelColumns ? dim - column : kPanelColumns;
+        const float* wide[kValueTiles * kTileRows];
+        for (int t = 0; t < count; t += kTileRows)
+          widen_rows<S>(rows.v + row + t, offset + column * bytes, TileShape{columns, kPanelColumns},
+                        scratch + t * kPanelColumns, wide + t, nullptr);
+        value_tile<Storage::f32, false>(part, group, rows, row, count, head, reinterpret_cast<const std::byte* const*>(wide),
+                                        0, columns, acc + head * group.queries * pad + column, nullptr, &slices);
       }
     }
   }
+}
+
+template <Storage S>
+void weigh_segment(const Part& part, const AttentionGroup& group, const RowStream& stream, const PartialNode& node) {
+  for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes) store(node.acc + i, zero());
+  if (group.queries >= kPanelQueries) weigh_panels<S>(part, group, stream, node.acc);
+  else weigh_rows<S>(part, group, stream, node.acc);
 }
 
 void finish_group(const Part& part, const AttentionGroup& group, const PartialNode& node) {
