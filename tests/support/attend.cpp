@@ -1,0 +1,37 @@
+#include "tests/support/attend.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/compare.hpp"
+
+namespace kvroof::test {
+
+std::vector<Attention> attend(const Sequences& sequences, const How& how) {
+  std::string damage;
+  std::vector<Attention> results = run_attention(sequences, how, damage);
+  EXPECT_EQ(damage, "") << describe(how) << "\n  reproduce: " << reproduce_command();
+  return results;
+}
+
+Attention attend(const Case& c, const Layout& layout, const How& how) {
+  Sequences one;
+  one.push_back(std::make_unique<StoredSequence>(c, layout));
+  return attend(one, how).front();
+}
+
+Attention attend_view(const Case& c, const KvView& view, const How& how) {
+  Sequences one;
+  one.push_back(std::make_unique<StoredSequence>(c, Layout{}));
+  one.front()->read_from(view);
+  return attend(one, how).front();
+}
+
+void expect_same_bits(const Attention& actual, const Attention& expected, const std::string& what, bool nan_allowed) {
+  const Nan nan = nan_allowed ? Nan::allowed : Nan::refused;
+  EXPECT_TRUE(same_bits(actual.out, expected.out, what + " (out)", nan));
+  if (!actual.lse.empty() || !expected.lse.empty()) {
+    EXPECT_TRUE(same_bits(actual.lse, expected.lse, what + " (lse)", nan));
+  }
+}
+
+}  // namespace kvroof::test
