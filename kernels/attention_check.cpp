@@ -45,6 +45,23 @@ void check_runs(const KvView& kv, std::int64_t begin, std::int64_t end, const st
   }
 }
 
+void check_latent(const AttentionArgs& args, const KvView& kv, const std::string& where) {
+  const AttentionShape& s = args.shape;
+  if (kv.k_storage != kv.v_storage || kv.k_row_stride != kv.v_row_stride)
+    throw Error(ErrorCode::bad_view, where + ": V of a latent row is a part of the K row: same storage and stride");
+  for (std::int64_t i = 0; i < kv.run_count; ++i)
+    if (kv.runs[i].k != kv.runs[i].v) throw Error(ErrorCode::bad_view, where + ": V of a latent row starts where its K row does");
+  if (args.expansion != nullptr) {
+    const LatentExpansion& e = *args.expansion;
+    if (s.kv_heads != s.query_heads) throw Error(ErrorCode::bad_shape, where + ": reconstruction gives every query head its own KV head");
+    if (e.rope_dim < 0 || e.rope_dim % 2 != 0 || e.rope_dim >= s.key_dim)
+      throw Error(ErrorCode::bad_shape, where + ": rope_dim is " + number(e.rope_dim) + ": must be even, 0 or more and less than key_dim");
+    if (e.w_uk == nullptr || e.w_uv == nullptr) throw Error(ErrorCode::bad_shape, where + ": w_uk or w_uv is null");
+  } else if (s.kv_heads != 1 || s.value_dim != kv.latent_dim || s.key_dim < kv.latent_dim) {
+    throw Error(ErrorCode::bad_shape, where + ": absorbed MLA has kv_heads 1, value_dim = latent_dim and key_dim = latent_dim + rope_dim");
+  }
+}
+
 void check_view(const AttentionSequence& seq, const AttentionArgs& args, const std::string& where) {
   const KvView& kv = seq.kv;
   if (kv.end_position < seq.n || kv.end_position > kMaxPosition)
@@ -56,11 +73,14 @@ void check_view(const AttentionSequence& seq, const AttentionArgs& args, const s
     const RowRun& run = kv.runs[i];
     if (run.rows < 1 || run.first_position < end || run.rows > kv.end_position - run.first_position)
       throw Error(ErrorCode::bad_view, where + ": run " + number(i) + " is empty, out of order, overlaps the one before or passes end_position");
-    if (run.k == nullptr || run.v == nullptr || (kv.k_storage == Storage::int8 && run.k_scale == nullptr) ||
-        (kv.v_storage == Storage::int8 && run.v_scale == nullptr))
+    const bool scales = kv.latent_dim == 0;
+    if (run.k == nullptr || run.v == nullptr || (scales && kv.k_storage == Storage::int8 && run.k_scale == nullptr) ||
+        (scales && kv.v_storage == Storage::int8 && run.v_scale == nullptr))
       throw Error(ErrorCode::bad_view, where + ": run " + number(i) + " has a null pointer (int8 storage needs scales)");
     end = run.first_position + run.rows;
   }
+  if (kv.latent_dim > 0) check_latent(args, kv, where);
+  else if (args.expansion != nullptr) throw Error(ErrorCode::bad_view, where + ": reconstruction needs latent rows");
   const std::int64_t oldest = kv.end_position - seq.n;
   const std::int64_t begin = oldest < args.options.window ? 0 : oldest - args.options.window + 1;
   check_runs(kv, begin, kv.end_position, where);
@@ -78,7 +98,7 @@ void attention_check(const AttentionArgs& args) {
     const AttentionSequence& seq = args.sequences[i];
     const std::string where = "sequence " + std::to_string(i);
     if (seq.n < 0) throw Error(ErrorCode::bad_shape, where + ": n is " + number(seq.n) + ": must be 0 or more");
-    if (seq.kv.k_storage != first.k_storage || seq.kv.v_storage != first.v_storage)
+    if (seq.kv.k_storage != first.k_storage || seq.kv.v_storage != first.v_storage || seq.kv.latent_dim != first.latent_dim)
       throw Error(ErrorCode::bad_view, where + ": all sequences of a call have the same storage types");
     if (seq.n == 0) continue;
     if (seq.q == nullptr || seq.out == nullptr) throw Error(ErrorCode::bad_view, where + ": q or out is null");
@@ -113,28 +133,42 @@ Visible visible_rows(const AttentionSequence& seq, const AttentionOptions& optio
   return v;
 }
 
-std::int64_t row_bytes(const KvView& kv, const AttentionShape& shape) {
+std::int64_t row_bytes(const AttentionArgs& args, const KvView& kv) {
+  const AttentionShape& shape = args.shape;
   const auto one = [](Storage s, std::int64_t dim) {
     return dim * static_cast<std::int64_t>(storage_bytes(s)) + (s == Storage::int8 ? 4 : 0);
   };
-  if (kv.run_count > 0 && kv.runs[0].k == kv.runs[0].v)  // V is a view of the K row
-    return std::max(one(kv.k_storage, shape.key_dim), one(kv.v_storage, shape.value_dim));
-  return one(kv.k_storage, shape.key_dim) + one(kv.v_storage, shape.value_dim);
+  if (kv.latent_dim > 0) {
+    const std::int64_t rope = args.expansion != nullptr ? args.expansion->rope_dim : shape.key_dim - kv.latent_dim;
+    return latent_row_bytes(kv.k_storage, kv.latent_dim, rope);
+  }
+  return shape.kv_heads * (one(kv.k_storage, shape.key_dim) + one(kv.v_storage, shape.value_dim));
 }
 
 }  // namespace
 
+std::int64_t latent_row_bytes(Storage storage, std::int64_t latent_dim, std::int64_t rope_dim) {
+  if (storage == Storage::int8) return latent_dim + 4 * ((latent_dim + 127) / 128) + 2 * rope_dim;
+  return static_cast<std::int64_t>(storage_bytes(storage)) * (latent_dim + rope_dim);
+}
+
 std::int64_t attention_bytes(const AttentionArgs& args) {
   std::int64_t bytes = 0;
   for (const AttentionSequence& seq : args.sequences)
-    bytes += visible_rows(seq, args.options).rows * args.shape.kv_heads * row_bytes(seq.kv, args.shape);
+    bytes += visible_rows(seq, args.options).rows * row_bytes(args, seq.kv);
   return bytes;
 }
 
 std::int64_t attention_flops(const AttentionArgs& args) {
   std::int64_t pairs = 0;
   for (const AttentionSequence& seq : args.sequences) pairs += visible_rows(seq, args.options).pairs;
-  return pairs * args.shape.query_heads * 2 * (args.shape.key_dim + args.shape.value_dim);
+  std::int64_t flops = pairs * args.shape.query_heads * 2 * (args.shape.key_dim + args.shape.value_dim);
+  if (args.expansion != nullptr) {  // every row once per head
+    for (const AttentionSequence& seq : args.sequences)
+      flops += visible_rows(seq, args.options).rows * args.shape.query_heads * 2 * seq.kv.latent_dim *
+               (args.shape.key_dim - args.expansion->rope_dim + args.shape.value_dim);
+  }
+  return flops;
 }
 
 }  // namespace kvroof

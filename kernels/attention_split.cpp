@@ -44,6 +44,7 @@ std::int64_t group_rows(const AttentionGroup& group) {
 
 // Rows of K heads lie side by side in a token-major cache; then several heads are read together.
 std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
+  if (args.expansion != nullptr) return 1;  // every head expands the same rows for itself
   const std::int64_t dense = args.shape.key_dim * static_cast<std::int64_t>(storage_bytes(args.sequences[0].kv.k_storage));
   std::int64_t segments = 0;
   for (const AttentionSequence& seq : args.sequences) {
@@ -124,6 +125,11 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   split.row_floats = take(3 * kScoreStride * f);  // K scales, V scales, ALiBi distances
   split.row_tables = take(2 * static_cast<std::int64_t>(kSegmentRowsBytes));
   split.tile = take(std::max(kMinTileFloats, kLanes * split.dk_pad) * f);
+  if (args.expansion != nullptr) {
+    split.latent_pad = round_up(args.sequences[0].kv.latent_dim, kLanes);
+    split.latents = take(64 * split.latent_pad * f);
+    split.expanded = take(64 * std::max(split.dk_pad, split.dv_pad) * f);
+  }
   split.open_groups = take(2 * static_cast<std::int64_t>(sizeof(OpenGroup)));
   split.node_bytes = static_cast<std::size_t>(round_up(results * (split.dv_pad + 2) * f, 64));
   split.nodes = take(2 * split.node_slots * static_cast<std::int64_t>(split.node_bytes));

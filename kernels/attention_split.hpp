@@ -58,10 +58,13 @@ struct AttentionSplit {
   std::int64_t query_tile = 1;       // queries of a group
   std::int64_t total_cost = 0;
   std::int64_t dk_pad = 0, dv_pad = 0;  // multiples of 16
+  std::int64_t latent_pad = 0;
   std::int64_t max_queries = 0;      // head_run * query_tile: results of one node
   std::int64_t node_slots = 0;       // per open group
   // workspace of one part: byte offsets from its start
-  std::size_t q_rows = 0, q_lanes = 0, scores = 0, row_floats = 0, row_tables = 0, tile = 0, open_groups = 0, nodes = 0;
+  std::size_t q_rows = 0, q_lanes = 0, scores = 0, row_floats = 0, row_tables = 0, tile = 0;
+  std::size_t latents = 0, expanded = 0;  // 64 rows each, with LatentExpansion only
+  std::size_t open_groups = 0, nodes = 0;
   std::size_t node_bytes = 0;
   std::size_t part_bytes = 0;
 };

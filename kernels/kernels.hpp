@@ -66,10 +66,19 @@ struct AttentionSequence {
   float* lse = nullptr;      // lse[r*Hq + h] or null: max + log(sum), natural log, sink included
 };
 
+// MLA by reconstruction: head h's key is [W_UK_h c, rotated key], its value W_UV_h c, made tile by tile from the latent c
+// and used at once. Weights as pack_weights (rope.hpp) leaves them, one head after another. See mla.hpp.
+struct LatentExpansion {
+  std::int64_t rope_dim = 0;      // of the key; key_dim - rope_dim columns come from the latent
+  const float* w_uk = nullptr;    // [Hq] x packed [key_dim - rope_dim][latent_dim]
+  const float* w_uv = nullptr;    // [Hq] x packed [value_dim][latent_dim]
+};
+
 struct AttentionArgs {
   AttentionShape shape;
   AttentionOptions options;
-  std::span<const AttentionSequence> sequences;  // all with one storage pair
+  std::span<const AttentionSequence> sequences;  // all with one storage pair and latent_dim
+  const LatentExpansion* expansion = nullptr;    // rows are latents to be expanded: then kv_heads == query_heads
 };
 
 // Work is cut into `parts` shares of nearly equal bytes, cut at segment boundaries; the result's bits do not depend on
@@ -88,10 +97,12 @@ void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace,
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads, Isa isa);
 
 // Bytes rule: unique cache bytes that must be read: every row visible to at least one query, K and V at storage width
-// plus int8 scales, once per KV head. q, out, tables and partials are not counted. V rows that are a view of the K row
-// (same address) are counted once.
+// plus int8 scales, once per KV head; an MLA row once for all heads. q, out, weights, tables and partials are not counted.
 std::int64_t attention_bytes(const AttentionArgs& args);
-// 2*Dk + 2*Dv per visible (query head, query, row).
+// Bytes of one row of an MLA cache (KvView::latent_dim).
+std::int64_t latent_row_bytes(Storage storage, std::int64_t latent_dim, std::int64_t rope_dim);
+// 2*Dk + 2*Dv per visible (query head, query, row); with an expansion also the 2*latent_dim*(nope + Dv) per (head, row),
+// counted once however the queries are tiled.
 std::int64_t attention_flops(const AttentionArgs& args);
 
 // ---- conversions between f32 and storage -----------------------------------------------------------------------------

@@ -74,6 +74,7 @@ void convert(const From* from, To* to, std::size_t n, void (*convert16)(const Fr
 template <Storage S>
 void widen16_half(const std::uint16_t* from, float* to) {
   widen16<S>(reinterpret_cast<const std::byte*>(from), to);
+  if constexpr (S == Storage::bf16) copy16_f32(to, to);  // the shift leaves a signalling NaN signalling
 }
 
 void store_int8(const float* from, std::size_t d, std::int8_t* to, float* scale) {

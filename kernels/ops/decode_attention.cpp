@@ -11,6 +11,7 @@
 
 #include "kernels/attention_split.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/ops/expand_latent.hpp"
 #include "kernels/ops/merge_partials.hpp"
 #include "kernels/ops/ops.hpp"
 #include "kernels/ops/score_tile.hpp"
@@ -54,6 +55,16 @@ struct Part {
   }
 };
 
+bool grouped_int8(const AttentionGroup& group) {
+  return group.sequence->kv.k_storage == Storage::int8 && group.sequence->kv.latent_dim > 0;
+}
+
+QueryForms group_forms(const Part& part, const AttentionGroup& group) {
+  return query_forms(group.queries, grouped_int8(group) && part.args.expansion == nullptr);
+}
+
+std::int64_t round_up_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
 struct QueryIndex {
   std::int64_t token, head;  // new token r, query head h
 };
@@ -69,7 +80,7 @@ std::int64_t query_position(const AttentionGroup& group, std::int64_t token) {
 
 // Queries of the group as the two score forms want them: padded rows, and [16-lane block][d][lane].
 void pack_queries(const Part& part, const AttentionGroup& group) {
-  const QueryForms forms = query_forms(group.queries);
+  const QueryForms forms = group_forms(part, group);
   const std::int64_t dk = part.k_shape.dim, pad = part.k_shape.pad;
   float* lanes = part.floats(part.split.q_lanes);
   float* rows = part.floats(part.split.q_rows);
@@ -93,26 +104,63 @@ void pack_queries(const Part& part, const AttentionGroup& group) {
   }
 }
 
-std::int64_t score_rows_per_head(const AttentionGroup& group) {
-  const QueryForms forms = query_forms(group.queries);
+std::int64_t score_rows_per_head(const Part& part, const AttentionGroup& group) {
+  const QueryForms forms = group_forms(part, group);
   return forms.lane_blocks * kLanes + forms.row_queries;
 }
 
-template <Storage S>
+template <Storage S, bool Grouped>
 void score_segment(const Part& part, const AttentionGroup& group, const RowStream& stream) {
   const SegmentRows& rows = *stream.now;
-  const QueryForms forms = query_forms(group.queries);
-  const std::int64_t per_head = score_rows_per_head(group);
-  const std::int64_t head_stride = group.sequence->kv.k_head_stride;
+  const QueryForms forms = group_forms(part, group);
+  const std::int64_t per_head = score_rows_per_head(part, group);
+  const KvView& kv = group.sequence->kv;
   for (int tile = 0; tile < rows.tiles(); ++tile) {
     const int row = rows.begin + tile * kTileRows;
     const std::byte* const* ahead = stream.ahead(tile);
     for (std::int64_t head = 0; head < group.heads; ++head) {
-      score_tile<S>(rows.k + row, head * head_stride,
-                    part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
-                    part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms, part.k_shape,
-                    part.floats(part.split.tile), part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
+      score_tile<S, Grouped>(rows.k + row, head * kv.k_head_stride, kv.latent_dim,
+                             part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
+                             part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms,
+                             part.k_shape, part.floats(part.split.tile),
+                             part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
     }
+  }
+}
+
+// The latents of rows [row, row + count) as f32.
+template <Storage S, bool Grouped>
+void widen_latents(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
+                   const float** latent) {
+  const std::int64_t dim = group.sequence->kv.latent_dim;
+  widen_rows<S, Grouped>(rows.k + row, count, 0, {0, dim, dim}, part.floats(part.split.latents), part.split.latent_pad, latent);
+}
+
+// Scores against keys that are expanded from the latent, 64 rows at a time, and forgotten again.
+template <Storage S, bool Grouped>
+void score_expanded(const Part& part, const AttentionGroup& group, const SegmentRows& rows) {
+  const LatentExpansion& expansion = *part.args.expansion;
+  const std::int64_t latent_dim = group.sequence->kv.latent_dim, pad = part.k_shape.pad;
+  const std::int64_t nope = part.k_shape.dim - expansion.rope_dim;
+  const float* w = expansion.w_uk + group.head0 * round_up_lanes(nope) * latent_dim;
+  const QueryForms forms = group_forms(part, group);
+  float* keys = part.floats(part.split.expanded);
+  for (int row = rows.begin; row < rows.end; row += kValueTiles * kTileRows) {
+    const int count = rows.end - row < kValueTiles * kTileRows ? rows.end - row : kValueTiles * kTileRows;
+    const float* wide[kValueTiles * kTileRows];
+    widen_latents<S, Grouped>(part, group, rows, row, count, wide);
+    expand_latent(wide, count, latent_dim, w, nope, keys, pad);
+    const std::byte* key_rows[kValueTiles * kTileRows];
+    const float* unused[kTileRows];
+    for (int r = 0; r < count; ++r) {
+      float* key = keys + r * pad;
+      key_rows[r] = reinterpret_cast<const std::byte*>(key);
+      widen_rows<S, Grouped>(rows.k + row + r, 1, 0, {latent_dim, expansion.rope_dim, latent_dim}, key + nope, pad, unused);
+      if (S == Storage::f32) __builtin_memcpy(key + nope, unused[0], static_cast<std::size_t>(expansion.rope_dim) * sizeof(float));
+    }
+    for (int r = 0; r < count; r += kTileRows)
+      score_tile<Storage::f32, false>(key_rows + r, 0, 0, part.floats(part.split.q_lanes), part.floats(part.split.q_rows),
+                                      forms, part.k_shape, nullptr, part.scores() + row + r, kScoreStride, nullptr);
   }
 }
 
@@ -125,9 +173,9 @@ Spans visible_spans(const Part& part, const AttentionGroup& group, std::int64_t 
 void softmax_scores(const Part& part, const AttentionGroup& group, const SegmentRows& rows, const PartialNode& node) {
   const AttentionOptions& options = part.args.options;
   const KvView& kv = group.sequence->kv;
-  const std::int64_t per_head = score_rows_per_head(group);
-  float* k_scale = kv.k_storage == Storage::int8 ? part.floats(part.split.row_floats) : nullptr;
-  float* v_scale = kv.v_storage == Storage::int8 ? part.floats(part.split.row_floats) + kScoreStride : nullptr;
+  const std::int64_t per_head = score_rows_per_head(part, group);
+  float* k_scale = kv.k_storage == Storage::int8 && kv.latent_dim == 0 ? part.floats(part.split.row_floats) : nullptr;
+  float* v_scale = kv.v_storage == Storage::int8 && kv.latent_dim == 0 ? part.floats(part.split.row_floats) + kScoreStride : nullptr;
   float* distance = options.alibi_slopes != nullptr ? part.floats(part.split.row_floats) + 2 * kScoreStride : nullptr;
   std::int64_t distance_token = -1;
   for (std::int64_t head = 0; head < group.heads; ++head) {
@@ -183,7 +231,7 @@ template <Storage S, bool Prefetch>
 void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count, std::int64_t head,
                 const std::byte* const* from, std::int64_t offset, std::int64_t dim, float* acc,
                 const std::byte* const* ahead, PrefetchSlices* slices) {
-  const float* w = part.scores() + head * score_rows_per_head(group) * kScoreStride + row;
+  const float* w = part.scores() + head * score_rows_per_head(part, group) * kScoreStride + row;
   const std::int64_t pad = part.v_shape.pad;
   std::int64_t query = 0;
   const auto run = [&]<int H>() {
@@ -231,7 +279,7 @@ void weigh_rows(const Part& part, const AttentionGroup& group, const RowStream& 
 
 // Many queries: a panel of 64 rows x 64 columns is widened once into L1 and met by every query, so that neither the
 // conversion nor loading and storing the sums weighs against the FMAs.
-template <Storage S>
+template <Storage S, bool Grouped>
 void weigh_panels(const Part& part, const AttentionGroup& group, const RowStream& stream, float* acc) {
   const SegmentRows& rows = *stream.now;
   const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad, bytes = static_cast<std::int64_t>(storage_bytes(S));
@@ -246,9 +294,8 @@ void weigh_panels(const Part& part, const AttentionGroup& group, const RowStream
       for (std::int64_t column = 0; column < dim; column += kPanelColumns) {
         const std::int64_t columns = dim - column < kPanelColumns ? dim - column : kPanelColumns;
         const float* wide[kValueTiles * kTileRows];
-        for (int t = 0; t < count; t += kTileRows)
-          widen_rows<S>(rows.v + row + t, offset + column * bytes, TileShape{columns, kPanelColumns},
-                        scratch + t * kPanelColumns, wide + t, nullptr);
+        widen_rows<S, Grouped>(rows.v + row, count, offset, {column, columns, group.sequence->kv.latent_dim}, scratch,
+                               kPanelColumns, wide);
         value_tile<Storage::f32, false>(part, group, rows, row, count, head, reinterpret_cast<const std::byte* const*>(wide),
                                         0, columns, acc + head * group.queries * pad + column, nullptr, &slices);
       }
@@ -256,11 +303,21 @@ void weigh_panels(const Part& part, const AttentionGroup& group, const RowStream
   }
 }
 
-template <Storage S>
-void weigh_segment(const Part& part, const AttentionGroup& group, const RowStream& stream, const PartialNode& node) {
-  for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes) store(node.acc + i, zero());
-  if (group.queries >= kPanelQueries) weigh_panels<S>(part, group, stream, node.acc);
-  else weigh_rows<S>(part, group, stream, node.acc);
+// Values expanded from the latent, 64 rows at a time.
+template <Storage S, bool Grouped>
+void weigh_expanded(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
+  const std::int64_t latent_dim = group.sequence->kv.latent_dim, pad = part.v_shape.pad, dim = part.v_shape.dim;
+  const float* w = part.args.expansion->w_uv + group.head0 * pad * latent_dim;
+  float* values = part.floats(part.split.expanded);
+  for (int row = rows.begin; row < rows.end; row += kValueTiles * kTileRows) {
+    const int count = rows.end - row < kValueTiles * kTileRows ? rows.end - row : kValueTiles * kTileRows;
+    const float* wide[kValueTiles * kTileRows];
+    widen_latents<S, Grouped>(part, group, rows, row, count, wide);
+    expand_latent(wide, count, latent_dim, w, dim, values, pad);
+    for (int r = 0; r < count; ++r) wide[r] = values + r * pad;
+    value_tile<Storage::f32, false>(part, group, rows, row, count, 0, reinterpret_cast<const std::byte* const*>(wide), 0, dim,
+                                    acc, nullptr, nullptr);
+  }
 }
 
 void finish_group(const Part& part, const AttentionGroup& group, const PartialNode& node) {
@@ -305,24 +362,46 @@ void finish_group(const Part& part, const AttentionGroup& group, const PartialNo
 }
 
 int prefetch_tiles(const Part& part, const AttentionGroup& group) {
+  if (part.args.expansion != nullptr) return 0;  // compute-bound by far
   const std::int64_t tile = kTileRows * group.heads * part.k_shape.dim *
                             static_cast<std::int64_t>(storage_bytes(group.sequence->kv.k_storage));
   return static_cast<int>(tile >= kPrefetchBytes ? 1 : kPrefetchBytes / tile < 16 ? kPrefetchBytes / tile : 16);
 }
 
+template <Storage S, bool Grouped>
+void score(const Part& part, const AttentionGroup& group, const RowStream& stream) {
+  if (part.args.expansion != nullptr) score_expanded<S, Grouped>(part, group, *stream.now);
+  else score_segment<S, Grouped>(part, group, stream);
+}
+
+template <Storage S, bool Grouped>
+void weigh(const Part& part, const AttentionGroup& group, const RowStream& stream, float* acc) {
+  if (part.args.expansion != nullptr) weigh_expanded<S, Grouped>(part, group, *stream.now, acc);
+  else if (Grouped || group.queries >= kPanelQueries) weigh_panels<S, Grouped>(part, group, stream, acc);
+  else if constexpr (!Grouped) weigh_rows<S>(part, group, stream, acc);
+}
+
 void run_segment(const Part& part, const AttentionGroup& group, const RowStream& stream, const PartialNode& node) {
+  const bool grouped = grouped_int8(group);
   switch (group.sequence->kv.k_storage) {
-    case Storage::f32: score_segment<Storage::f32>(part, group, stream); break;
-    case Storage::f16: score_segment<Storage::f16>(part, group, stream); break;
-    case Storage::bf16: score_segment<Storage::bf16>(part, group, stream); break;
-    case Storage::int8: score_segment<Storage::int8>(part, group, stream); break;
+    case Storage::f32: score<Storage::f32, false>(part, group, stream); break;
+    case Storage::f16: score<Storage::f16, false>(part, group, stream); break;
+    case Storage::bf16: score<Storage::bf16, false>(part, group, stream); break;
+    case Storage::int8:
+      if (grouped) score<Storage::int8, true>(part, group, stream);
+      else score<Storage::int8, false>(part, group, stream);
+      break;
   }
   softmax_scores(part, group, *stream.now, node);
+  for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes) store(node.acc + i, zero());
   switch (group.sequence->kv.v_storage) {
-    case Storage::f32: weigh_segment<Storage::f32>(part, group, stream, node); break;
-    case Storage::f16: weigh_segment<Storage::f16>(part, group, stream, node); break;
-    case Storage::bf16: weigh_segment<Storage::bf16>(part, group, stream, node); break;
-    case Storage::int8: weigh_segment<Storage::int8>(part, group, stream, node); break;
+    case Storage::f32: weigh<Storage::f32, false>(part, group, stream, node.acc); break;
+    case Storage::f16: weigh<Storage::f16, false>(part, group, stream, node.acc); break;
+    case Storage::bf16: weigh<Storage::bf16, false>(part, group, stream, node.acc); break;
+    case Storage::int8:
+      if (grouped) weigh<Storage::int8, true>(part, group, stream, node.acc);
+      else weigh<Storage::int8, false>(part, group, stream, node.acc);
+      break;
   }
 }
 

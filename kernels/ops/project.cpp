@@ -5,6 +5,7 @@
 
 #include "kernels/ops/ops.hpp"
 #include "kernels/simd/float_environment.hpp"
+#include "kernels/simd/math.hpp"
 
 namespace kvroof::KVROOF_NS {
 namespace {
@@ -28,13 +29,13 @@ void project(const float* packed, const float* x, std::int64_t outputs, std::int
   for (; o + 4 * kLanes <= outputs; o += 4 * kLanes) {
     Vec16 sum[4];
     project_blocks<4>(packed + o * inputs, x, inputs, sum);
-    for (int b = 0; b < 4; ++b) store(y + o + b * kLanes, sum[b]);
+    for (int b = 0; b < 4; ++b) store(y + o + b * kLanes, canonical(sum[b]));
   }
   for (; o < outputs; o += kLanes) {
     Vec16 sum[1];
     project_blocks<1>(packed + o * inputs, x, inputs, sum);
-    if (outputs - o >= kLanes) store(y + o, sum[0]);
-    else store_partial(y + o, sum[0], static_cast<int>(outputs - o));
+    if (outputs - o >= kLanes) store(y + o, canonical(sum[0]));
+    else store_partial(y + o, canonical(sum[0]), static_cast<int>(outputs - o));
   }
 }
 

@@ -1,9 +1,10 @@
 // Rotary position embedding: pair (a, b) -> (a cos - b sin, b cos + a sin), angle = position * inv_freq in double, sine and
 // cosine rounded to float once. Heads share a position, so the angles of 64 pairs at a time are computed once for all.
-#include "kernels/simd/isa.hpp"
+#include "kernels/simd/lanes.hpp"
 
 #include "kernels/ops/ops.hpp"
 #include "kernels/simd/float_environment.hpp"
+#include "kernels/simd/math.hpp"
 
 namespace kvroof::KVROOF_NS {
 namespace {
@@ -56,8 +57,8 @@ void rope(float* x, std::int64_t heads, std::int64_t head_stride, std::int64_t d
       float* pair = x + head * head_stride + first * step;
       for (std::int64_t i = 0; i < count; ++i, pair += step) {
         const float a = pair[0], b = pair[partner], s = angle[i].sine, c = angle[i].cosine;
-        pair[0] = __builtin_fmaf(a, c, -(b * s));
-        pair[partner] = __builtin_fmaf(b, c, a * s);
+        pair[0] = canonical(__builtin_fmaf(a, c, -(b * s)));
+        pair[partner] = canonical(__builtin_fmaf(b, c, a * s));
       }
     }
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/ops/segment_rows.hpp"
+#include "kernels/ops/widen_rows.hpp"
 
 namespace kvroof::KVROOF_NS {
 namespace {
@@ -125,43 +126,21 @@ struct QueryForms {
   std::int64_t row_queries;  // the rest
 };
 
-inline QueryForms query_forms(std::int64_t queries) {
+inline QueryForms query_forms(std::int64_t queries, bool lanes_only) {
   const std::int64_t rest = queries % kLanes;
-  if (rest >= kLaneQueriesMin) return {queries / kLanes + 1, 0};
+  if (rest >= kLaneQueriesMin || (lanes_only && rest > 0)) return {queries / kLanes + 1, 0};
   return {queries / kLanes, rest};
 }
 
-// Widens 16 rows into scratch and points at them; f32 rows are used where they lie.
-template <Storage S>
-inline void widen_rows(const std::byte* const* rows, std::int64_t offset, TileShape shape, float* scratch, const float** to,
-                       const std::byte* const* ahead) {
-  constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
-  if (ahead != nullptr) {
-    prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
-  }
-  for (int r = 0; r < kTileRows; ++r) {
-    const std::byte* from = rows[r] + offset;
-    if constexpr (S == Storage::f32) {
-      to[r] = reinterpret_cast<const float*>(from);
-    } else {
-      float* row = scratch + r * shape.pad;
-      to[r] = row;
-      const std::int64_t whole = shape.dim / kLanes;
-      for (std::int64_t d = 0; d < whole; ++d) store(row + d * kLanes, load_as<S>(from + d * kStep));
-      if (const int tail = static_cast<int>(shape.dim % kLanes); tail != 0)
-        store(row + whole * kLanes, load_partial_as<S>(from + whole * kStep, tail));
-    }
-  }
-}
-
 // All queries of one KV head: q_lanes holds the lane blocks, q_rows the rest (both packed by pack_queries).
-template <Storage S>
-inline void score_tile(const std::byte* const* rows, std::int64_t offset, const float* q_lanes, const float* q_rows,
+template <Storage S, bool Grouped>
+inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::int64_t latent_dim, const float* q_lanes, const float* q_rows,
                        QueryForms forms, TileShape shape, float* scratch, float* to, std::int64_t to_stride,
                        const std::byte* const* ahead) {
   if (forms.lane_blocks > 0) {
     const float* wide[kTileRows];
-    widen_rows<S>(rows, offset, shape, scratch, wide, ahead);
+    if (ahead != nullptr) prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+    widen_rows<S, Grouped>(rows, kTileRows, offset, {0, shape.dim, latent_dim}, scratch, shape.pad, wide);
     ahead = nullptr;
     std::int64_t block = 0;
     if constexpr (kBatches == 1) {
@@ -171,6 +150,7 @@ inline void score_tile(const std::byte* const* rows, std::int64_t offset, const 
     for (; block < forms.lane_blocks; ++block, to += kLanes * to_stride)
       score_lanes_tile<1>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
   }
+  if constexpr (Grouped) return;  // such rows are only ever read widened
   std::int64_t h = 0;
   const auto rest = [&]<int H>() {
     const float* q = q_rows + h * shape.pad;

@@ -65,6 +65,9 @@ inline float log1(float x) {  // x > 0 and normal, 0, +inf or NaN
 
 inline float quiet_nan() { return __builtin_bit_cast(float, 0x7fc00000u); }
 inline float canonical(float x) { return x != x ? quiet_nan() : x; }
+inline Vec16 canonical(Vec16 x) {  // only NaN fails both comparisons
+  return below(x, broadcast(1.0f), x, below(zero(), x, x, broadcast(quiet_nan())));
+}
 
 }  // namespace
 }  // namespace kvroof::KVROOF_NS

@@ -1,0 +1,222 @@
+// kvroof.h over the C++ interface: errors, attention, RoPE and projection. The caches are in c_api_caches.cpp.
+#include "kernels/c_api.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <vector>
+
+#include "kernels/rope.hpp"
+
+using namespace kvroof;
+using namespace kvroof::c_api;
+
+namespace {
+
+// Arrays of these are handed through without copying, so both sides must agree on every byte.
+#define SAME_FIELD(c, cpp, field) \
+  static_assert(offsetof(c, field) == offsetof(cpp, field) && sizeof(c::field) == sizeof(cpp::field), #field)
+#define SAME_SIZE(c, cpp) static_assert(sizeof(c) == sizeof(cpp) && alignof(c) == alignof(cpp), #c)
+SAME_SIZE(kvroof_row_run, RowRun);
+SAME_FIELD(kvroof_row_run, RowRun, k);
+SAME_FIELD(kvroof_row_run, RowRun, v);
+SAME_FIELD(kvroof_row_run, RowRun, k_scale);
+SAME_FIELD(kvroof_row_run, RowRun, v_scale);
+SAME_FIELD(kvroof_row_run, RowRun, first_position);
+SAME_FIELD(kvroof_row_run, RowRun, rows);
+SAME_SIZE(kvroof_view, KvView);
+SAME_FIELD(kvroof_view, KvView, runs);
+SAME_FIELD(kvroof_view, KvView, run_count);
+SAME_FIELD(kvroof_view, KvView, end_position);
+SAME_FIELD(kvroof_view, KvView, k_storage);
+SAME_FIELD(kvroof_view, KvView, v_storage);
+SAME_FIELD(kvroof_view, KvView, k_row_stride);
+SAME_FIELD(kvroof_view, KvView, k_head_stride);
+SAME_FIELD(kvroof_view, KvView, v_row_stride);
+SAME_FIELD(kvroof_view, KvView, v_head_stride);
+SAME_FIELD(kvroof_view, KvView, k_scale_row_stride);
+SAME_FIELD(kvroof_view, KvView, k_scale_head_stride);
+SAME_FIELD(kvroof_view, KvView, v_scale_row_stride);
+SAME_FIELD(kvroof_view, KvView, v_scale_head_stride);
+SAME_FIELD(kvroof_view, KvView, latent_dim);
+SAME_SIZE(kvroof_attention_sequence, AttentionSequence);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, q);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, q_row_stride);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, q_head_stride);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, n);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, kv);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, out);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, out_row_stride);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, out_head_stride);
+SAME_FIELD(kvroof_attention_sequence, AttentionSequence, lse);
+static_assert(kUnlimitedWindow == KVROOF_UNLIMITED_WINDOW);
+static_assert(static_cast<int>(Storage::f16) == KVROOF_F16 && static_cast<int>(Storage::bf16) == KVROOF_BF16 &&
+              static_cast<int>(Storage::int8) == KVROOF_INT8);
+static_assert(static_cast<int>(ErrorCode::out_of_memory) + 1 == KVROOF_OUT_OF_MEMORY);
+
+// A fixed buffer, so that reporting that memory has run out needs none.
+thread_local char last_error[512] = "";
+
+Isa isa_of(const char* name) { return name == nullptr ? default_isa() : isa_from_name(name); }
+
+AttentionArgs args_of(const kvroof_attention_args* source) {
+  const kvroof_attention_args& a = need(source, "args");
+  AttentionArgs args;
+  args.shape = {a.shape.query_heads, a.shape.kv_heads, a.shape.key_dim, a.shape.value_dim};
+  args.options = {a.options.scale,   a.options.window,       a.options.kept_tokens,
+                  a.options.softcap, a.options.alibi_slopes, a.options.sink_logits};
+  if (a.sequence_count > 0) need(a.sequences, "sequences");
+  args.sequences = {reinterpret_cast<const AttentionSequence*>(a.sequences), a.sequence_count};
+  return args;
+}
+
+// The storages are enums on the other side, where an unknown value must not arrive.
+AttentionArgs checked(const kvroof_attention_args* source) {
+  const AttentionArgs args = args_of(source);
+  for (std::size_t i = 0; i < source->sequence_count; ++i) {
+    storage(source->sequences[i].kv.k_storage);
+    storage(source->sequences[i].kv.v_storage);
+  }
+  attention_check(args);
+  return args;
+}
+
+void require_parts(int parts) {
+  if (parts < 1) {
+    throw Error(ErrorCode::bad_shape, "kvroof: parts is " + std::to_string(parts) + ", must be at least 1");
+  }
+}
+
+}  // namespace
+
+kvroof_status kvroof::c_api::refuse(kvroof_status status, const char* text) noexcept {
+  std::snprintf(last_error, sizeof last_error, "%s", text);
+  return status;
+}
+
+extern "C" {
+
+// ---- errors and instruction sets ------------------------------------------------------------------------------------
+
+const char* kvroof_status_name(kvroof_status status) {
+  if (status == KVROOF_OK) return "ok";
+  if (status < KVROOF_OK || status >= KVROOF_INTERNAL) return "internal";
+  return error_name(static_cast<ErrorCode>(static_cast<int>(status) - 1));
+}
+
+const char* kvroof_last_error(void) { return last_error; }
+
+int kvroof_definition(void) { return kDefinition; }
+
+kvroof_status kvroof_default_isa(const char** name) {
+  return guarded([&] { need(name, "name") = isa_name(default_isa()); });
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+kvroof_status kvroof_store_row(kvroof_storage to_storage, const float* from, size_t d, void* to, float* scale,
+                               const char* isa) {
+  return guarded([&] {
+    const Storage s = storage(to_storage);
+    if (s == Storage::int8) need(scale, "scale");
+    store_row(s, &need(from, "from"), d, static_cast<std::byte*>(to), scale, isa_of(isa));
+  });
+}
+
+kvroof_status kvroof_load_row(kvroof_storage from_storage, const void* from, const float* scale, size_t d, float* to,
+                              const char* isa) {
+  return guarded([&] {
+    const Storage s = storage(from_storage);
+    if (s == Storage::int8) need(scale, "scale");
+    load_row(s, static_cast<const std::byte*>(from), scale, d, &need(to, "to"), isa_of(isa));
+  });
+}
+
+// ---- decode attention -----------------------------------------------------------------------------------------------
+
+kvroof_attention_options kvroof_attention_defaults(float scale) {
+  const AttentionOptions o;
+  return {scale, o.window, o.kept_tokens, o.softcap, o.alibi_slopes, o.sink_logits};
+}
+
+kvroof_status kvroof_attention_workspace_bytes(const kvroof_attention_args* args, int parts, size_t* bytes) {
+  return guarded([&] {
+    require_parts(parts);
+    need(bytes, "bytes") = attention_workspace_bytes(checked(args), parts);
+  });
+}
+
+kvroof_status kvroof_decode_attention(const kvroof_attention_args* args, void* workspace, size_t workspace_bytes,
+                                      int threads, const char* isa) {
+  return guarded([&] {
+    require_parts(threads);
+    decode_attention(checked(args), lent(workspace, workspace_bytes), threads, isa_of(isa));
+  });
+}
+
+kvroof_status kvroof_attention_run_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
+                                        const char* isa) {
+  return guarded(
+      [&] { attention_run_part(args_of(args), parts, part, static_cast<std::byte*>(workspace), isa_of(isa)); });
+}
+
+kvroof_status kvroof_attention_merge_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
+                                          const char* isa) {
+  return guarded(
+      [&] { attention_merge_part(args_of(args), parts, part, static_cast<std::byte*>(workspace), isa_of(isa)); });
+}
+
+kvroof_status kvroof_attention_bytes(const kvroof_attention_args* args, int64_t* bytes) {
+  return guarded([&] { need(bytes, "bytes") = attention_bytes(checked(args)); });
+}
+
+kvroof_status kvroof_attention_flops(const kvroof_attention_args* args, int64_t* flops) {
+  return guarded([&] { need(flops, "flops") = attention_flops(checked(args)); });
+}
+
+// ---- RoPE, ALiBi, projection ----------------------------------------------------------------------------------------
+
+kvroof_status kvroof_rope_inv_freq(int64_t d, double base, double factor, double* inv_freq) {
+  return guarded([&] {
+    need(inv_freq, "inv_freq");
+    const std::vector<double> values = rope_inv_freq(d, base, factor);
+    std::copy(values.begin(), values.end(), inv_freq);
+  });
+}
+
+kvroof_status kvroof_rope(float* x, int64_t heads, int64_t head_stride, int64_t d, int64_t position,
+                          const double* inv_freq, int interleaved, const char* isa) {
+  return guarded([&] {
+    need(x, "x");
+    need(inv_freq, "inv_freq");
+    rope(x, heads, head_stride, d, position, inv_freq,
+         interleaved != 0 ? RopePairing::interleaved : RopePairing::half_split, isa_of(isa));
+  });
+}
+
+kvroof_status kvroof_alibi_slopes(int64_t heads, int geometric, float* slopes) {
+  return guarded([&] {
+    need(slopes, "slopes");
+    const std::vector<float> values =
+        alibi_slopes(heads, geometric != 0 ? AlibiRule::geometric : AlibiRule::interleaved);
+    std::copy(values.begin(), values.end(), slopes);
+  });
+}
+
+size_t kvroof_packed_weight_floats(int64_t outputs, int64_t inputs) { return packed_weight_floats(outputs, inputs); }
+
+void kvroof_pack_weights(const float* w, int64_t outputs, int64_t inputs, float* packed) {
+  pack_weights(w, outputs, inputs, packed);
+}
+
+kvroof_status kvroof_project(const float* packed, const float* x, int64_t outputs, int64_t inputs, float* y,
+                             const char* isa) {
+  return guarded([&] {
+    need(packed, "packed");
+    need(x, "x");
+    need(y, "y");
+    project(packed, x, outputs, inputs, y, isa_of(isa));
+  });
+}
+
+}  // extern "C"

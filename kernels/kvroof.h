@@ -1,0 +1,241 @@
+/* kvroof for C and for languages that call C: the kernels and caches of kernels.hpp and kernels/cache/ behind opaque
+ * handles and plain structs. What a call does, its exact rules and its bits are those of the C++ headers, to which each
+ * section points; this file says only what differs.
+ *
+ * Every call that can be refused returns a kvroof_status; KVROOF_OK is 0. After a refusal nothing was changed, and
+ * kvroof_last_error() tells the calling thread what was wrong. No exception leaves the library. A null handle is
+ * KVROOF_BAD_HANDLE, a null pointer to a result KVROOF_BAD_VIEW. */
+#ifndef KVROOF_KVROOF_H
+#define KVROOF_KVROOF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- errors and instruction sets (error.hpp, kernels.hpp) ----------------------------------------------------------
+ */
+typedef enum kvroof_status {
+  KVROOF_OK = 0,
+  KVROOF_BAD_SHAPE,
+  KVROOF_BAD_OPTION,
+  KVROOF_BAD_VIEW,
+  KVROOF_BAD_WORKSPACE,
+  KVROOF_BAD_ISA,
+  KVROOF_NO_CAPACITY,
+  KVROOF_BAD_POSITION,
+  KVROOF_BAD_HANDLE,
+  KVROOF_OUT_OF_MEMORY,
+  KVROOF_INTERNAL /* a fault of the library itself */
+} kvroof_status;
+
+const char* kvroof_status_name(kvroof_status status); /* "ok", "bad_shape", ... */
+const char* kvroof_last_error(void); /* of this thread, "" if none; valid until its next refused call */
+
+int kvroof_definition(void); /* number of the numerics definition */
+/* The instruction set that is used: "avx2", ... (KVROOF_BAD_ISA where the environment's KVROOF_ISA cannot run here.)
+ * Calls that take `isa` want such a name, or NULL for the default. */
+kvroof_status kvroof_default_isa(const char** name);
+
+/* ---- rows (storage.hpp, views.hpp, cache/rows.hpp) -----------------------------------------------------------------
+ */
+enum { KVROOF_F32 = 0, KVROOF_F16 = 1, KVROOF_BF16 = 2, KVROOF_INT8 = 3 }; /* kvroof_storage */
+enum { KVROOF_HEAD_MAJOR = 0, KVROOF_TOKEN_MAJOR = 1 };                    /* kvroof_row_order */
+typedef uint8_t kvroof_storage;
+typedef uint8_t kvroof_row_order;
+
+typedef struct kvroof_cache_shape {
+  int64_t kv_heads, key_dim, value_dim;
+  kvroof_storage k_storage, v_storage;
+} kvroof_cache_shape;
+
+typedef struct kvroof_rows { /* n new tokens in f32; strides in floats */
+  int64_t n;
+  const float* k;
+  const float* v;
+  int64_t k_row_stride, k_head_stride;
+  int64_t v_row_stride, v_head_stride;
+} kvroof_rows;
+/* k is [n][Hkv][Dk] and v is [n][Hkv][Dv] without gaps. */
+kvroof_rows kvroof_packed_rows(kvroof_cache_shape shape, int64_t n, const float* k, const float* v);
+
+typedef struct kvroof_row_run {
+  const void* k;
+  const void* v;
+  const float* k_scale;
+  const float* v_scale;
+  int64_t first_position;
+  int64_t rows;
+} kvroof_row_run;
+
+typedef struct kvroof_view {
+  const kvroof_row_run* runs;
+  int64_t run_count;
+  int64_t end_position;
+  kvroof_storage k_storage, v_storage;
+  int64_t k_row_stride, k_head_stride; /* bytes */
+  int64_t v_row_stride, v_head_stride;
+  int64_t k_scale_row_stride, k_scale_head_stride; /* floats */
+  int64_t v_scale_row_stride, v_scale_head_stride;
+  int64_t latent_dim; /* > 0: rows of multi-head latent attention, see views.hpp; else 0 */
+} kvroof_view;
+
+typedef struct kvroof_bytes {
+  int64_t used, reserved;
+} kvroof_bytes;
+
+/* One row of d values to a storage and back; `scale` receives or gives the row's int8 scale, else unused. */
+kvroof_status kvroof_store_row(kvroof_storage storage, const float* from, size_t d, void* to, float* scale,
+                               const char* isa);
+kvroof_status kvroof_load_row(kvroof_storage storage, const void* from, const float* scale, size_t d, float* to,
+                              const char* isa);
+
+/* ---- contiguous and ring cache (cache/contiguous.hpp, cache/ring.hpp) ----------------------------------------------
+ */
+typedef struct kvroof_cache kvroof_cache;
+
+typedef struct kvroof_ring_options {
+  kvroof_row_order order;
+  int64_t capacity, window, kept_tokens;
+} kvroof_ring_options;
+
+/* `memory` NULL: the cache's own. Else at least kvroof_*_bytes_needed bytes, 64-byte aligned, that outlive the cache.
+ */
+kvroof_status kvroof_contiguous_create(kvroof_cache_shape shape, kvroof_row_order order, int64_t capacity, void* memory,
+                                       size_t memory_bytes, kvroof_cache** cache);
+kvroof_status kvroof_contiguous_bytes_needed(kvroof_cache_shape shape, kvroof_row_order order, int64_t capacity,
+                                             int64_t* bytes);
+kvroof_status kvroof_ring_create(kvroof_cache_shape shape, kvroof_ring_options options, void* memory,
+                                 size_t memory_bytes, kvroof_cache** cache);
+kvroof_status kvroof_ring_bytes_needed(kvroof_cache_shape shape, kvroof_ring_options options, int64_t* bytes);
+void kvroof_cache_destroy(kvroof_cache* cache); /* NULL is allowed */
+
+kvroof_status kvroof_cache_append(kvroof_cache* cache, kvroof_rows rows);
+kvroof_status kvroof_cache_append_tail(kvroof_cache* cache, kvroof_rows rows); /* rings only, else KVROOF_BAD_OPTION */
+kvroof_status kvroof_cache_reserve(kvroof_cache* cache, int64_t rows); /* contiguous only, else KVROOF_BAD_OPTION */
+kvroof_status kvroof_cache_truncate_to(kvroof_cache* cache, int64_t length);
+kvroof_status kvroof_cache_drop_last(kvroof_cache* cache, int64_t n);
+kvroof_status kvroof_cache_fork(const kvroof_cache* cache, kvroof_cache** copy);
+kvroof_status kvroof_cache_length(const kvroof_cache* cache, int64_t* length); /* also the next position */
+kvroof_status kvroof_cache_bytes(const kvroof_cache* cache, kvroof_bytes* bytes);
+/* Valid until the next call that changes the cache. */
+kvroof_status kvroof_cache_view(const kvroof_cache* cache, kvroof_view* view);
+
+/* ---- paged cache (cache/paged.hpp, cache/page_table.hpp) -----------------------------------------------------------
+ */
+typedef struct kvroof_pool kvroof_pool;
+
+typedef struct kvroof_sequence_id { /* {0, 0} names nothing */
+  uint32_t index, generation;
+} kvroof_sequence_id;
+
+typedef struct kvroof_pool_options {
+  kvroof_row_order order;
+  int64_t page_rows, page_count;
+  const int64_t* page_order; /* or NULL: 0, 1, 2, ... */
+  size_t page_order_count;
+} kvroof_pool_options;
+
+typedef struct kvroof_occupancy {
+  int64_t sequences, tokens, pages_total, pages_used, pages_shared, pages_free;
+} kvroof_occupancy;
+
+kvroof_status kvroof_pool_create(kvroof_cache_shape shape, kvroof_pool_options options, void* memory,
+                                 size_t memory_bytes, kvroof_pool** pool);
+kvroof_status kvroof_pool_bytes_needed(kvroof_cache_shape shape, kvroof_pool_options options, int64_t* bytes);
+void kvroof_pool_destroy(kvroof_pool* pool); /* NULL is allowed; its sequences go with it */
+
+kvroof_status kvroof_sequence_create(kvroof_pool* pool, kvroof_sequence_id* sequence);
+kvroof_status kvroof_sequence_fork(kvroof_pool* pool, kvroof_sequence_id from, kvroof_sequence_id* sequence);
+kvroof_status kvroof_sequence_release(kvroof_pool* pool, kvroof_sequence_id sequence);
+kvroof_status kvroof_sequence_append(kvroof_pool* pool, kvroof_sequence_id sequence, kvroof_rows rows);
+kvroof_status kvroof_sequence_truncate_to(kvroof_pool* pool, kvroof_sequence_id sequence, int64_t length);
+kvroof_status kvroof_sequence_drop_last(kvroof_pool* pool, kvroof_sequence_id sequence, int64_t n);
+kvroof_status kvroof_sequence_length(const kvroof_pool* pool, kvroof_sequence_id sequence, int64_t* length);
+kvroof_status kvroof_sequence_pages_needed(const kvroof_pool* pool, kvroof_sequence_id sequence, int64_t n,
+                                           int64_t* pages);
+kvroof_status kvroof_sequence_view(const kvroof_pool* pool, kvroof_sequence_id sequence, kvroof_view* view);
+kvroof_status kvroof_pool_occupancy(const kvroof_pool* pool, kvroof_occupancy* occupancy);
+
+/* An engine's own pages and block tables. */
+typedef struct kvroof_page_geometry {
+  const void* k;
+  const void* v;
+  const float* k_scale;
+  const float* v_scale;
+  int64_t k_page_stride, v_page_stride;             /* bytes */
+  int64_t k_scale_page_stride, v_scale_page_stride; /* floats */
+  int64_t page_rows, page_count;
+  kvroof_view strides; /* storages and strides of rows and heads; runs ignored */
+} kvroof_page_geometry;
+/* Writes one run a page to runs[0 ... run_capacity-1] and the view over them to *view. */
+kvroof_status kvroof_page_table_view(const kvroof_page_geometry* pages, const int32_t* table, size_t table_entries,
+                                     int64_t length, kvroof_row_run* runs, size_t run_capacity, kvroof_view* view);
+
+/* ---- decode attention (kernels.hpp) --------------------------------------------------------------------------------
+ */
+#define KVROOF_UNLIMITED_WINDOW INT64_MAX
+
+typedef struct kvroof_attention_shape {
+  int64_t query_heads, kv_heads, key_dim, value_dim;
+} kvroof_attention_shape;
+
+typedef struct kvroof_attention_options {
+  float scale;
+  int64_t window;
+  int64_t kept_tokens;
+  float softcap;
+  const float* alibi_slopes;
+  const float* sink_logits;
+} kvroof_attention_options;
+kvroof_attention_options kvroof_attention_defaults(float scale); /* no window, cap, ALiBi or sink */
+
+typedef struct kvroof_attention_sequence {
+  const float* q;
+  int64_t q_row_stride, q_head_stride; /* floats */
+  int64_t n;
+  kvroof_view kv;
+  float* out;
+  int64_t out_row_stride, out_head_stride; /* floats */
+  float* lse;                              /* or NULL */
+} kvroof_attention_sequence;
+
+typedef struct kvroof_attention_args {
+  kvroof_attention_shape shape;
+  kvroof_attention_options options;
+  const kvroof_attention_sequence* sequences;
+  size_t sequence_count;
+} kvroof_attention_args;
+
+/* Checks everything, then says how many bytes of 64-byte aligned workspace `parts` parts need. */
+kvroof_status kvroof_attention_workspace_bytes(const kvroof_attention_args* args, int parts, size_t* bytes);
+/* With the library's own threads (OpenMP). */
+kvroof_status kvroof_decode_attention(const kvroof_attention_args* args, void* workspace, size_t workspace_bytes,
+                                      int threads, const char* isa);
+/* On the caller's own threads: every part 0 ... parts-1 in any order, then, after all of them, every merge part.
+ * Arguments must have passed kvroof_attention_workspace_bytes, and are not checked again. */
+kvroof_status kvroof_attention_run_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
+                                        const char* isa);
+kvroof_status kvroof_attention_merge_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
+                                          const char* isa);
+kvroof_status kvroof_attention_bytes(const kvroof_attention_args* args, int64_t* bytes);
+kvroof_status kvroof_attention_flops(const kvroof_attention_args* args, int64_t* flops);
+
+/* ---- RoPE, ALiBi, projection (rope.hpp) ----------------------------------------------------------------------------
+ */
+kvroof_status kvroof_rope_inv_freq(int64_t d, double base, double factor, double* inv_freq); /* [d/2] */
+kvroof_status kvroof_rope(float* x, int64_t heads, int64_t head_stride, int64_t d, int64_t position,
+                          const double* inv_freq, int interleaved, const char* isa);
+kvroof_status kvroof_alibi_slopes(int64_t heads, int geometric, float* slopes); /* [heads] */
+size_t kvroof_packed_weight_floats(int64_t outputs, int64_t inputs);
+void kvroof_pack_weights(const float* w, int64_t outputs, int64_t inputs, float* packed);
+kvroof_status kvroof_project(const float* packed, const float* x, int64_t outputs, int64_t inputs, float* y,
+                             const char* isa);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KVROOF_KVROOF_H */
