@@ -6,6 +6,7 @@ namespace kvroof {
 namespace {
 
 constexpr std::int64_t kQueryTile = 64;         // chunked queries that share one pass over the rows
+constexpr std::int64_t kExpansionQueryTile = 256;  // ... where every tile expands its rows from the latent again
 constexpr std::int64_t kRunBytes = 4096;        // contiguous bytes a token-major group reads of each row
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
@@ -90,7 +91,8 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   if (max_n == 0) return split;
   split.head_run = choose_head_run(args, parts);
   split.query_tile = max_n == 1 ? split.group_heads
-                                : std::min(max_n * split.group_heads, std::max(kQueryTile, split.group_heads));
+                                : std::min(max_n * split.group_heads,
+                                           std::max(args.expansion != nullptr ? kExpansionQueryTile : kQueryTile, split.group_heads));
   // too few segments to go round: share the queries of a KV head out instead
   while (items < parts && split.query_tile >= 2 * kLanes && split.head_run == 1) {
     split.query_tile = round_up((split.query_tile + 1) / 2, kLanes);

@@ -34,7 +34,7 @@ RowOrder row_order(kvroof_row_order order) {
 }
 
 CacheShape shape_of(const kvroof_cache_shape& s) {
-  return {s.kv_heads, s.key_dim, s.value_dim, storage(s.k_storage), storage(s.v_storage)};
+  return {s.kv_heads, s.key_dim, s.value_dim, storage(s.k_storage), storage(s.v_storage), s.latent_dim};
 }
 
 NewRows rows_of(const kvroof_rows& r) {

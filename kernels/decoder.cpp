@@ -116,7 +116,7 @@ Decoder::Decoder(std::int64_t model_dim, std::span<const DecoderLayer> layers)
     const AttentionShape& s = source.shape;
     Layer& layer = layers_.emplace_back();
     layer.source = source;
-    layer.cache_shape = {s.kv_heads, s.key_dim, s.value_dim, source.k_storage, source.v_storage};
+    layer.cache_shape = {s.kv_heads, s.key_dim, s.value_dim, source.k_storage, source.v_storage, 0};
     layer.wq = packed(source.wq, s.query_heads * s.key_dim, model_dim, name + ": wq");
     layer.wk = packed(source.wk, s.kv_heads * s.key_dim, model_dim, name + ": wk");
     layer.wv = packed(source.wv, s.kv_heads * s.value_dim, model_dim, name + ": wv");

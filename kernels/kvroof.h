@@ -49,6 +49,7 @@ typedef uint8_t kvroof_row_order;
 typedef struct kvroof_cache_shape {
   int64_t kv_heads, key_dim, value_dim;
   kvroof_storage k_storage, v_storage;
+  int64_t latent_dim; /* 0, or rows of multi-head latent attention: see CacheShape::latent_dim */
 } kvroof_cache_shape;
 
 typedef struct kvroof_rows { /* n new tokens in f32; strides in floats */

@@ -45,7 +45,7 @@ void ContiguousCache::reserve(std::int64_t rows) {
 }
 
 void ContiguousCache::append(const NewRows& rows) {
-  check_new_rows(rows, length_, "contiguous cache");
+  check_new_rows(layout_.shape, rows, length_, "contiguous cache");
   const RowConverter convert = default_row_converter();  // may refuse KVROOF_ISA: before anything changes
   const std::int64_t at = length_;
   extend(rows.n);

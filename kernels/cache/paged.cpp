@@ -239,7 +239,7 @@ void PagedCache::extend(SequenceId sequence, std::int64_t n) { extend(find(seque
 
 void PagedCache::append(SequenceId sequence, const NewRows& rows) {
   Sequence& to = find(sequence, "append");
-  check_new_rows(rows, to.length, "paged cache");
+  check_new_rows(layout_.shape, rows, to.length, "paged cache");
   const RowConverter convert = default_row_converter();  // may refuse KVROOF_ISA: before anything changes
   std::int64_t position = to.length;
   extend(to, rows.n);

@@ -96,7 +96,7 @@ bool RingCache::can_append(std::int64_t n) const {
 }
 
 void RingCache::append(const NewRows& rows) {
-  check_new_rows(rows, length_, "ring cache");
+  check_new_rows(layout_.shape, rows, length_, "ring cache");
   if (rows.n == 0) return;
   if (!can_append(rows.n)) {
     const std::int64_t room = window_start(length_, options_.window) + options_.capacity - length_;
@@ -110,7 +110,7 @@ void RingCache::append(const NewRows& rows) {
 }
 
 void RingCache::append_tail(const NewRows& rows) {
-  check_new_rows(rows, length_, "ring cache");
+  check_new_rows(layout_.shape, rows, length_, "ring cache");
   if (rows.n == 0) return;
   store(rows, default_row_converter());
   const std::int64_t end = length_ + rows.n;

@@ -1,5 +1,6 @@
 #include "kernels/cache/rows.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -41,6 +42,47 @@ void check_shape(const CacheShape& shape) {
   require_positive(shape.kv_heads, "kv_heads");
   require_positive(shape.key_dim, "key_dim");
   require_positive(shape.value_dim, "value_dim");
+  if (shape.latent_dim == 0) return;
+  const bool fits = shape.latent_dim > 0 && shape.kv_heads == 1 && shape.value_dim == shape.latent_dim &&
+                    shape.key_dim >= shape.latent_dim && shape.k_storage == shape.v_storage;
+  if (!fits) {
+    throw Error(ErrorCode::bad_shape,
+                "cache: latent_dim is " + std::to_string(shape.latent_dim) +
+                    ", needs kv_heads 1, value_dim = latent_dim, key_dim = latent_dim + rope_dim and one storage");
+  }
+}
+
+// Latent int8 rows carry their scales inside; all other int8 rows have them in a plane of their own.
+bool has_scale_plane(const CacheShape& shape, Storage storage) {
+  return storage == Storage::int8 && shape.latent_dim == 0;
+}
+
+std::int64_t k_row_bytes(const CacheShape& shape) {
+  if (shape.latent_dim > 0)
+    return latent_row_bytes(shape.k_storage, shape.latent_dim, shape.key_dim - shape.latent_dim);
+  return shape.key_dim * static_cast<std::int64_t>(storage_bytes(shape.k_storage));
+}
+
+std::int64_t v_row_bytes(const CacheShape& shape) {
+  return shape.value_dim * static_cast<std::int64_t>(storage_bytes(shape.v_storage));
+}
+
+void store_latent_row(const CacheShape& shape, const float* from, std::byte* to, RowConverter convert) {
+  if (shape.k_storage != Storage::int8) {
+    convert(shape.k_storage, from, static_cast<std::size_t>(shape.key_dim), to, nullptr);
+    return;
+  }
+  constexpr std::int64_t kGroup = 128;
+  std::byte* scale_at = to + shape.latent_dim;
+  for (std::int64_t column = 0; column < shape.latent_dim; column += kGroup) {
+    const std::int64_t count = std::min(kGroup, shape.latent_dim - column);
+    float scale = 0.0f;
+    convert(Storage::int8, from + column, static_cast<std::size_t>(count), to + column, &scale);
+    std::memcpy(scale_at, &scale, sizeof scale);
+    scale_at += sizeof scale;
+  }
+  convert(Storage::bf16, from + shape.latent_dim, static_cast<std::size_t>(shape.key_dim - shape.latent_dim), scale_at,
+          nullptr);
 }
 
 // Row and head stride of one plane of the block, `row` being the size of one row of one head.
@@ -90,6 +132,10 @@ NewRows packed_rows(const CacheShape& shape, std::int64_t n, const float* k, con
 
 std::int64_t bytes_per_token(const CacheShape& shape) {
   check_shape(shape);
+  if (shape.latent_dim > 0) {
+    checked_product(shape.key_dim, 8, "a row");  // more than any storage takes, scales included
+    return k_row_bytes(shape);
+  }
   const auto side = [](Storage storage, std::int64_t dim) {
     const std::int64_t row = checked_product(dim, static_cast<std::int64_t>(storage_bytes(storage)), "a row");
     return storage == Storage::int8 ? checked_sum(row, kScaleBytes, "a row") : row;
@@ -113,12 +159,17 @@ RowLayout row_layout(const CacheShape& shape, RowOrder order, std::int64_t slots
   KvView& strides = layout.strides;
   strides.k_storage = shape.k_storage;
   strides.v_storage = shape.v_storage;
-  const std::int64_t k_row = shape.key_dim * static_cast<std::int64_t>(storage_bytes(shape.k_storage));
-  const std::int64_t v_row = shape.value_dim * static_cast<std::int64_t>(storage_bytes(shape.v_storage));
+  const std::int64_t k_row = k_row_bytes(shape), v_row = v_row_bytes(shape);
   plane_strides(layout, k_row, strides.k_row_stride, strides.k_head_stride);
-  plane_strides(layout, v_row, strides.v_row_stride, strides.v_head_stride);
-
   const std::int64_t rows = slots * shape.kv_heads;
+  if (shape.latent_dim > 0) {  // V is a part of the K row: the same place, the same strides
+    strides.latent_dim = shape.latent_dim;
+    strides.v_row_stride = strides.k_row_stride;
+    strides.k_head_stride = strides.v_head_stride = 0;  // every head reads the same row
+    layout.bytes = next_plane(0, rows * k_row);
+    return layout;
+  }
+  plane_strides(layout, v_row, strides.v_row_stride, strides.v_head_stride);
   layout.v_offset = next_plane(0, rows * k_row);
   layout.bytes = next_plane(layout.v_offset, rows * v_row);
   if (shape.k_storage == Storage::int8) {
@@ -139,11 +190,11 @@ RowSlot row_slot(const RowLayout& layout, std::byte* block, std::int64_t slot, s
   RowSlot at;
   at.k = block + slot * s.k_row_stride + head * s.k_head_stride;
   at.v = block + layout.v_offset + slot * s.v_row_stride + head * s.v_head_stride;
-  if (layout.shape.k_storage == Storage::int8) {
+  if (has_scale_plane(layout.shape, layout.shape.k_storage)) {
     at.k_scale = reinterpret_cast<float*>(block + layout.k_scale_offset) + slot * s.k_scale_row_stride +
                  head * s.k_scale_head_stride;
   }
-  if (layout.shape.v_storage == Storage::int8) {
+  if (has_scale_plane(layout.shape, layout.shape.v_storage)) {
     at.v_scale = reinterpret_cast<float*>(block + layout.v_scale_offset) + slot * s.v_scale_row_stride +
                  head * s.v_scale_head_stride;
   }
@@ -158,6 +209,13 @@ RowConverter default_row_converter() {
 void store_rows(const RowLayout& layout, std::byte* block, std::int64_t slot, const NewRows& rows, std::int64_t first,
                 std::int64_t count, RowConverter convert) {
   const CacheShape& shape = layout.shape;
+  if (shape.latent_dim > 0) {
+    for (std::int64_t r = 0; r < count; ++r) {
+      store_latent_row(shape, rows.k + (first + r) * rows.k_row_stride, row_slot(layout, block, slot + r, 0).k,
+                       convert);
+    }
+    return;
+  }
   for (std::int64_t r = 0; r < count; ++r) {
     for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
       const RowSlot at = row_slot(layout, block, slot + r, h);
@@ -179,9 +237,10 @@ void copy_rows(const RowLayout& from, const std::byte* from_block, std::int64_t 
   const RowSlot source = row_slot(from, const_cast<std::byte*>(from_block), from_slot, 0);
   const RowSlot target = row_slot(to, to_block, to_slot, 0);
   copy_plane(source.k, f.k_row_stride, f.k_head_stride, target.k, t.k_row_stride, t.k_head_stride,
-             static_cast<std::size_t>(shape.key_dim) * storage_bytes(shape.k_storage), count, shape.kv_heads);
+             static_cast<std::size_t>(k_row_bytes(shape)), count, shape.kv_heads);
+  if (shape.latent_dim > 0) return;
   copy_plane(source.v, f.v_row_stride, f.v_head_stride, target.v, t.v_row_stride, t.v_head_stride,
-             static_cast<std::size_t>(shape.value_dim) * storage_bytes(shape.v_storage), count, shape.kv_heads);
+             static_cast<std::size_t>(v_row_bytes(shape)), count, shape.kv_heads);
   const auto copy_scales = [&](const float* a, std::int64_t a_row, std::int64_t a_head, float* b, std::int64_t b_row,
                                std::int64_t b_head) {
     copy_plane(reinterpret_cast<const std::byte*>(a), a_row * kScaleBytes, a_head * kScaleBytes,
@@ -211,12 +270,13 @@ RowRun row_run(const RowLayout& layout, const std::byte* block, std::int64_t slo
   return run;
 }
 
-void check_new_rows(const NewRows& rows, std::int64_t length, const char* cache) {
+void check_new_rows(const CacheShape& shape, const NewRows& rows, std::int64_t length, const char* cache) {
   if (rows.n < 0) {
     throw Error(ErrorCode::bad_shape,
                 std::string(cache) + ".append: n is " + std::to_string(rows.n) + ", must be at least 0");
   }
-  if (rows.n > 0 && (rows.k == nullptr || rows.v == nullptr)) {
+  const bool needs_v = shape.latent_dim == 0;
+  if (rows.n > 0 && (rows.k == nullptr || (needs_v && rows.v == nullptr))) {
     throw Error(ErrorCode::bad_view, std::string(cache) + ".append: " + (rows.k == nullptr ? "k" : "v") +
                                          " is null, must point to the new rows");
   }

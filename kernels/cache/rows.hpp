@@ -21,10 +21,21 @@ struct CacheShape {
   std::int64_t value_dim = 0;  // Dv >= 1
   Storage k_storage = Storage::f32;
   Storage v_storage = Storage::f32;  // may differ from k_storage
+  // > 0: rows of multi-head latent attention, one for all heads (KvView::latent_dim). A row is the latent and the
+  // rotated key, K = all of it, V = its first latent_dim columns, stored once: kv_heads must be 1, key_dim latent_dim +
+  // rope_dim, value_dim latent_dim, both storages the same. int8: every 128 columns of the latent are an int8 row of
+  // their own.
+  std::int64_t latent_dim = 0;
 };
 
+// 512 + 64 columns and the like.
+constexpr CacheShape latent_shape(std::int64_t latent_dim, std::int64_t rope_dim, Storage storage) {
+  return {1, latent_dim + rope_dim, latent_dim, storage, storage, latent_dim};
+}
+
 // n new tokens in f32: row r, head h, column d is k[r*k_row_stride + h*k_head_stride + d], likewise v. Strides are in
-// floats and free (0 repeats a row, negative goes backwards). Must not lie in the cache's own memory.
+// floats and free (0 repeats a row, negative goes backwards). Must not lie in the cache's own memory. Latent rows come
+// as k alone, v is not looked at.
 struct NewRows {
   std::int64_t n = 0;
   const float* k = nullptr;
@@ -42,7 +53,8 @@ struct CacheBytes {
   std::int64_t reserved = 0;
 };
 
-// 2 rows of one token over all KV heads, scales included: Hkv * (Dk*sk + Dv*sv), + 4 a scale for int8.
+// All rows of one token, scales included: Hkv * (Dk*sk + Dv*sv) and 4 more a row for int8; latent_row_bytes
+// (kernels.hpp) for latent rows.
 std::int64_t bytes_per_token(const CacheShape& shape);
 
 // Where one row of one head lies. The scale pointers are null unless that side is int8.
@@ -56,7 +68,8 @@ struct RowSlot {
 // Rows of every block start at a multiple of this; so does each of the block's planes.
 inline constexpr std::int64_t kRowAlignment = 64;
 
-// One block: K plane, V plane, then the K scales and V scales of int8 sides, each plane in `order` with `slots` slots.
+// One block: K plane, V plane (none for latent rows), then the K scales and V scales of int8 sides, each plane in
+// `order` with `slots` slots.
 struct RowLayout {
   CacheShape shape;
   RowOrder order = RowOrder::head_major;
@@ -89,6 +102,6 @@ RowRun row_run(const RowLayout& layout, const std::byte* block, std::int64_t slo
 
 // What every append checks first: n >= 0, pointers given where n > 0, length + n within 63 bits. `cache` names the
 // caller.
-void check_new_rows(const NewRows& rows, std::int64_t length, const char* cache);
+void check_new_rows(const CacheShape& shape, const NewRows& rows, std::int64_t length, const char* cache);
 
 }  // namespace kvroof

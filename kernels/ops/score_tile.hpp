@@ -70,52 +70,47 @@ inline void score_rows(const std::byte* const* rows, std::int64_t offset, const 
     score_block<S, R, H, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, Prefetch ? ahead + r : nullptr);
 }
 
-// R f32 rows against NQ vectors of 16 queries, q[n][d][16]; out[n][r] has lane = query.
-template <int NQ, int R>
-inline void score_lanes(const float* const* rows, const float* q, TileShape shape, Vec16* out, int out_stride) {
-  Vec16 pending[4][NQ * R];
+// A tile of f32 rows against NQ vectors of 16 queries, q[n][d][16]; to[query*to_stride + row]. R rows at a time keep
+// R x NQ sums in registers; the stripe is the outer loop so that its queries stay in L1 while all rows of the tile pass.
+template <int NQ>
+inline void score_lanes(const float* const* rows, const float* q, TileShape shape, float* to, std::int64_t to_stride) {
+  constexpr int R = kBatches == 1 ? 8 : 4;
   constexpr unsigned char kOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-  const float* row[R];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) row[r] = rows[r];
+  Vec16 pending[kTileRows / R][4][NQ * R];  // the tree's left operands, by level
+  Vec16 out[NQ * kTileRows];
   for (int step = 0; step < 16; ++step) {
-    Vec16 acc[NQ * R];
-#pragma GCC unroll 16
-    for (int i = 0; i < NQ * R; ++i) acc[i] = zero();
-    for (std::int64_t d = kOrder[step]; d < shape.dim; d += kLanes) {
-      Vec16 query[NQ];
-#pragma GCC unroll 2
-      for (int n = 0; n < NQ; ++n) query[n] = load(q + (n * shape.pad + d) * kLanes);
+    for (int part = 0; part < kTileRows / R; ++part) {
+      const float* row[R];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const Vec16 key = broadcast(row[r][d]);
-#pragma GCC unroll 2
-        for (int n = 0; n < NQ; ++n) acc[n * R + r] = fma(query[n], key, acc[n * R + r]);
-      }
-    }
-    int level = 0;
-    for (int t = step; t & 1; t >>= 1, ++level) {
+      for (int r = 0; r < R; ++r) row[r] = rows[part * R + r];
+      Vec16 acc[NQ * R];
 #pragma GCC unroll 16
-      for (int i = 0; i < NQ * R; ++i) acc[i] = pending[level][i] + acc[i];
-    }
-    if (step == 15) {
+      for (int i = 0; i < NQ * R; ++i) acc[i] = zero();
+      for (std::int64_t d = kOrder[step]; d < shape.dim; d += kLanes) {
+        Vec16 query[NQ];
+#pragma GCC unroll 2
+        for (int n = 0; n < NQ; ++n) query[n] = load(q + (n * shape.pad + d) * kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const Vec16 key = broadcast(row[r][d]);
+#pragma GCC unroll 2
+          for (int n = 0; n < NQ; ++n) acc[n * R + r] = fma(query[n], key, acc[n * R + r]);
+        }
+      }
+      int level = 0;
+      for (int t = step; t & 1; t >>= 1, ++level) {
+#pragma GCC unroll 16
+        for (int i = 0; i < NQ * R; ++i) acc[i] = pending[part][level][i] + acc[i];
+      }
+      Vec16* kept = step == 15 ? out + part * R : pending[part][level];
+      const int kept_stride = step == 15 ? kTileRows : R;
 #pragma GCC unroll 2
       for (int n = 0; n < NQ; ++n) {
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) out[n * out_stride + r] = acc[n * R + r];
+        for (int r = 0; r < R; ++r) kept[n * kept_stride + r] = acc[n * R + r];
       }
-    } else {
-#pragma GCC unroll 16
-      for (int i = 0; i < NQ * R; ++i) pending[level][i] = acc[i];
     }
   }
-}
-
-template <int NQ>
-inline void score_lanes_tile(const float* const* rows, const float* q, TileShape shape, float* to, std::int64_t to_stride) {
-  constexpr int R = kBatches == 1 ? 8 : 4;
-  Vec16 out[NQ * kTileRows];
-  for (int r = 0; r < kTileRows; r += R) score_lanes<NQ, R>(rows + r, q, shape, out + r, kTileRows);
 #pragma GCC unroll 2
   for (int n = 0; n < NQ; ++n) transpose16(out + n * kTileRows, to + n * kLanes * to_stride, to_stride);
 }
@@ -145,10 +140,10 @@ inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::i
     std::int64_t block = 0;
     if constexpr (kBatches == 1) {
       for (; block + 2 <= forms.lane_blocks; block += 2, to += 2 * kLanes * to_stride)
-        score_lanes_tile<2>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
+        score_lanes<2>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
     }
     for (; block < forms.lane_blocks; ++block, to += kLanes * to_stride)
-      score_lanes_tile<1>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
+      score_lanes<1>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
   }
   if constexpr (Grouped) return;  // such rows are only ever read widened
   std::int64_t h = 0;
