@@ -1,0 +1,163 @@
+"""The table at the end of a sweep: the fraction of the roof first, then GB/s, time, and time against the rivals.
+
+Fits 100 columns. `read` is the median of per-pair (probe time / time), `attain` the same against the lower of the two
+roofs; the rivals' columns say how many times longer they took on the same bytes, paired.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Iterator
+
+from progress import short_name
+from rows import Ratio, ResultFile, Row
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+_STORAGES = ("f32", "f16", "bf16", "int8")
+
+
+def significant(value: float) -> str:
+    """Three digits, zeros kept: 1.20, 12.0, 120."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def duration(ns: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= size:
+            return f"{significant(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def bar(share: float, width: int = 10, plain: bool = False) -> str:
+    eighths = round(min(max(share, 0), 1) * width * 8)
+    if plain:
+        return ("#" * (eighths // 8)).ljust(width)
+    return ("█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()).ljust(width)
+
+
+def best_onednn(result: ResultFile, row: Row) -> Row | None:
+    """The faster of the oneDNN forms: the one that its user would take."""
+    found = [r for impl, r in result.rivals(row).items() if impl.startswith("onednn") and r.times_kvroof]
+    return min(found, key=lambda r: r.times_kvroof or 0.0, default=None)
+
+
+def scalar(result: ResultFile, row: Row) -> Row | None:
+    return result.rivals(row).get("scalar")
+
+
+def above_compute_roof(row: Row) -> bool:
+    """More work a second than the compute roof allows, by more than the spread: that roof is wrong."""
+    spread = Ratio.of(row.raw.get("attainable_spread"))
+    return bool(spread and not row.get("above_roof") and spread.median - 1 > max(spread.high - spread.low, 0.02))
+
+
+def marks(row: Row) -> str:
+    """above roof, unstable: what makes a figure doubtful."""
+    words = []
+    if row.get("above_roof"):
+        by = row.get("above_roof_by")
+        words.append("above roof" + (f" by {by * 100:.0f} %" if by else ""))
+    if above_compute_roof(row):
+        words.append("above compute roof")
+    if row.status == "unstable":
+        words.append("unstable")
+    return ", ".join(words)
+
+
+def times(row: Row | None) -> str:
+    times = row.times_kvroof if row else None
+    return "" if times is None else f"{times:.2f}x" if times < 9.95 else f"{times:.0f}x"
+
+
+def _cells(result: ResultFile, row: Row, plain: bool) -> str:
+    head = f"  {row.get('storage'):<5}{row.get('T', 0):>7}  {'1' if row.get('threads') == '1' else 'all':<4}"
+    if not row.measured:
+        return f"{head} {row.status.replace('_', ' ')}: {row.get('reason', '')}"[:100]
+    read, attain = row.get("read_fraction"), row.get("attainable_fraction")
+    fraction = "   --" if read is None else f"{read:5.2f}"
+    other = "    --" if attain is None else f"{attain:6.2f}"
+    return (
+        f"{head} {bar(read or 0, plain=plain)} {fraction} {other} {row.get('gb_per_s', 0):8.1f} {duration(row.ns):>9}"
+        f" {times(best_onednn(result, row)):>8} {times(scalar(result, row)):>8}  {marks(row)}"
+    ).rstrip()
+
+
+def own_rows(result: ResultFile) -> list[Row]:
+    return [row for row in result.kernel_rows() if row.impl == "kvroof"]
+
+
+def heading(row: Row) -> tuple[str, ...]:
+    shape = row.shape
+    dims = f"{shape['Dk']}" if shape["Dk"] == shape["Dv"] else f"{shape['Dk']}/{shape['Dv']}"
+    more = [f"{label} {value}" for label, value in (("batch", shape["B"]), ("chunk", shape["n"])) if value != 1]
+    if row.get("W") not in ("all", None):
+        more.append(f"window {row.get('W')}")
+    if row.get("layout") not in ("contiguous", None):
+        more.append(str(row.get("layout")))
+    return (row.kernel, f"{shape['name']} {shape['Hq']}/{shape['Hkv']}x{dims}", *more, str(row.get("cache")))
+
+
+def _order(row: Row) -> tuple:
+    storage = row.get("storage")
+    return (_STORAGES.index(storage) if storage in _STORAGES else 9, row.get("T", 0), row.get("threads"))
+
+
+def table(result: ResultFile) -> str:
+    plain = "utf" not in (getattr(sys.stdout, "encoding", "") or "").lower()
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in own_rows(result):
+        groups.setdefault(heading(row), []).append(row)
+    lines = []
+    for words, members in groups.items():
+        lines += [
+            "",
+            ", ".join(words),
+            f"  {'':<5}{'T':>7}  {'thr':<4} {'of read roof':<16} attain     GB/s      time   oneDNN   scalar",
+        ]
+        lines += [_cells(result, row, plain) for row in sorted(members, key=_order)]
+    return "\n".join(lines)
+
+
+def notes(result: ResultFile) -> Iterator[str]:
+    """What a reader must not miss: roofs that were passed, doubtful rows, rivals that were faster, missing rows."""
+    own = own_rows(result)
+    for what, above in (
+        ("read", [row for row in own if row.get("above_roof")]),
+        ("compute", [row for row in own if above_compute_roof(row)]),
+    ):
+        if above:
+            names = ", ".join(short_name(row.name) for row in above[:5]) + (", ..." if len(above) > 5 else "")
+            yield f"{len(above)} rows lie above their {what} roof: that roof is wrong, its probe needs mending: {names}"
+    doubtful = [row for row in own if row.status == "unstable"]
+    if doubtful:
+        yield f"{len(doubtful)} of {len(own)} rows are unstable, first: {doubtful[0].get('reason')}"
+    found = [(row, rival.times_kvroof) for row in own if row.measured and (rival := best_onednn(result, row))]
+    slower = [(row, ratio) for row, ratio in found if ratio and ratio < 1]
+    if slower:
+        row, ratio = min(slower, key=lambda pair: pair[1])
+        most = f"{short_name(row.name)} ({ratio:.2f}x of our time)"
+        yield f"oneDNN is faster on {len(slower)} of {len(found)} rows, most on {most}"
+    missing: dict[str, int] = {}
+    for row in result.kernel_rows():
+        if not row.measured:
+            text = f"{row.status.replace('_', ' ')}: {row.get('reason')}"
+            missing[f"{row.impl} {text}"] = missing.get(f"{row.impl} {text}", 0) + 1
+    for text, count in sorted(missing.items(), key=lambda item: -item[1])[:5]:
+        yield f"{count} rows of {text}"
+
+
+def halving(result: ResultFile) -> Iterator[str]:
+    """Time at a narrower storage over time at f32, each from one tuple: bytes halve, does the time?"""
+    own = [r for r in own_rows(result) if r.measured and r.get("cache") == "cold" and r.get("W") == "all"]
+    for storage in _STORAGES[1:]:
+        paired = [(row, row.ratio(f"{storage}/f32")) for row in own]
+        found = [(row, ratio) for row, ratio in paired if ratio is not None]
+        if not found:
+            continue
+        longest = max(row.get("T") for row, _ in found)
+        words = [
+            f"{row.shape['name']} {ratio.median:.2f} ({'1 thread' if row.get('threads') == '1' else 'all threads'})"
+            for row, ratio in found
+            if row.get("T") == longest
+        ]
+        yield f"time {storage} / f32 at T = {longest}, cold: {', '.join(words)}"
