@@ -1,0 +1,376 @@
+"""Made-up result files for the tests of the tools: right in form, invented in every number, never to be committed.
+
+python3 tests/cli/synthetic.py FOLDER [MACHINES] [--full]     writes such files, to look at pages with
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SIZES = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
+SHAPES = {"MHA": (32, 32), "GQA": (32, 8), "MQA": (32, 1)}
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Machine:
+    name: str = "synthetic-8c"
+    cpu: str = "Synthetic CPU (made-up numbers)"
+    isa: str = "avx512"
+    threads: int = 8
+    cold_1: float = 14.0  # GB/s from memory, one thread
+    cold_all: float = 62.0
+    warm_1: float = 90.0
+    flops_1: float = 95.0  # GFLOP/s, f32 FMA
+    llc: int = 32 * 2**20
+    seed: int = 7
+
+
+def fact(value: Any, source: str) -> Json:
+    return {"value": value, "source": source}
+
+
+def context(m: Machine, preset: str = "quick") -> Json:
+    isas = [
+        {
+            "name": n,
+            "supported": n in ("portable", "avx2", m.isa),
+            "reason": None if n in ("portable", "avx2", m.isa) else "not built for this architecture",
+        }
+        for n in ("portable", "avx2", "avx512", "neon")
+    ]
+    return {
+        "schema": {"name": "kvroof.results", "version": "1.0.0"},
+        "definition": 1,
+        "date": "2000-01-01T00:00:00Z",
+        "date_end": "2000-01-01T00:03:00Z",
+        "host_name": None,
+        "executable": "kvroof_bench",
+        "num_cpus": m.threads,
+        "mhz_per_cpu": 2600,
+        "cpu_scaling_enabled": False,
+        "caches": [
+            {"type": "Data", "level": 1, "size": 49152, "num_sharing": 1},
+            {"type": "Unified", "level": 3, "size": m.llc, "num_sharing": m.threads},
+        ],
+        "load_avg": [0.1, 0.2, 0.3],
+        "library_build_type": "release",
+        "library_version": "1.7.1",
+        "json_schema_version": 1,
+        "preset": preset,
+        "complete": True,
+        "command_line": [f"--preset={preset}", "--journal=synthetic.journal"],
+        "mhz_before": 3100.0,
+        "mhz_after": 3095.0,
+        "throttled_before": 0,
+        "throttled_after": 0,
+        "threads": {
+            "all": m.threads,
+            "online": fact(m.threads, "sysconf"),
+            "affinity": fact(m.threads, "sched_getaffinity"),
+            "cgroup_quota": fact(None, "no limit in /sys/fs/cgroup/cpu.max"),
+            "omp_proc_bind": "close",
+            "omp_places": "cores",
+        },
+        "machine": {
+            "cpu_model": fact(m.cpu, "/proc/cpuinfo"),
+            "isa": m.isa,
+            "isas": isas,
+            "sockets": fact(1, "hwloc"),
+            "cores": fact(m.threads, "hwloc"),
+            "smt_threads_per_core": fact(1, "hwloc"),
+            "last_level_cache_bytes": fact(m.llc, "hwloc"),
+            "l2_cache_bytes": fact(2 * 2**20, "hwloc"),
+            "memory_total_bytes": fact(64 * 2**30, "/proc/meminfo MemTotal"),
+            "memory_available_bytes": fact(60 * 2**30, "/proc/meminfo MemAvailable"),
+            "page_bytes": fact(4096, "sysconf"),
+            "thp_mode": fact("madvise", "/sys/kernel/mm/transparent_hugepage/enabled"),
+            "arena_bytes": fact(2 * 2**30, "chosen"),
+            "arena_huge_bytes": fact(2 * 2**30, "/proc/self/smaps"),
+            "numa_nodes": fact(1, "hwloc"),
+            "hypervisor": fact(None, "no hypervisor flag in /proc/cpuinfo"),
+            "governor": fact(None, "no cpufreq in /sys"),
+            "kernel": fact("6.1.0", "uname"),
+        },
+        "build": {
+            "commit": "0" * 40,
+            "dirty": False,
+            "build_type": "Release",
+            "compiler": "GNU 12.2.0",
+            "flags": "-O3",
+            "isa_flags": {m.isa: "-O3 -mavx512f"},
+            "libraries": {"xsimd": "8.1.0", "onednn": "3.2.0"},
+        },
+        "rules": {"bytes": "unique cache bytes that must be read"},
+    }
+
+
+class Sweep:
+    def __init__(self, machine: Machine, preset: str = "quick") -> None:
+        self.m, self.preset, self.random, self.rows = machine, preset, random.Random(machine.seed), []
+
+    def roof(self, size: int, cache: str, threads: str) -> float:
+        m, n = self.m, 1 if threads == "1" else self.m.threads
+        cold, warm = (m.cold_1 if n == 1 else m.cold_all), m.warm_1 * n**0.9
+        if cache == "cold":
+            return cold
+        inside = 1 / (1 + (size / m.llc) ** 3)
+        return cold + (warm - cold) * inside
+
+    def samples(self, centre: float, noise: float, count: int = 9) -> list[float]:
+        return [centre * math.exp(self.random.gauss(0, noise)) for _ in range(count)]
+
+    @staticmethod
+    def ratio(values: list[float]) -> Json:
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return {"median": median, "low": low, "high": high, "n": len(values)}
+
+    def row(
+        self,
+        shape: str,
+        T: int,
+        storage: str,
+        cache: str,
+        threads: str,
+        impl: str,
+        efficiency: float,
+        base: Json | None,
+    ) -> Json:
+        m, (hq, hkv) = self.m, SHAPES[shape]
+        count = 1 if threads == "1" else m.threads
+        size = 2 * hkv * T * 128 * SIZES[storage] + (2 * hkv * T * 4 if storage == "int8" else 0)
+        flops = hq * T * 512
+        roof, compute = self.roof(size, cache, threads), m.flops_1 * count
+        attainable = min(compute, flops / size * roof)
+        overhead = 2000.0 * (1 + math.log2(count))
+        probe = self.samples(size / roof, 0.03)
+        time = [p / efficiency * math.exp(self.random.gauss(0, 0.02)) for p in probe]
+        time = [max(t, flops / compute / 0.9) + overhead for t in time]
+        real = statistics.median(time)
+        fractions = [p / t for p, t in zip(probe, time)]
+        spread = self.ratio(fractions)
+        attain = [flops / t / min(compute, flops / p) for p, t in zip(probe, time)]
+
+        def name_of(implementation: str) -> str:
+            mode = "/mode:reproducible" if implementation == "kvroof" else ""
+            return (
+                f"decode/shape:{shape}/layout:contiguous/order:head/storage:{storage}/Hq:{hq}/Hkv:{hkv}"
+                f"/Dk:128/Dv:128/B:1/n:1/T:{T}/W:all/cache:{cache}"
+                f"/impl:{implementation}{mode}/threads:{threads}/isa:{m.isa}"
+            )
+
+        name, tuple_name = name_of(impl), name_of("kvroof")
+        row: Json = {
+            "name": name,
+            "run_name": name,
+            "key": name.removesuffix(f"/isa:{m.isa}"),
+            "tuple": tuple_name,
+            "run_type": "iteration",
+            "iterations": 9,
+            "real_time": real,
+            "cpu_time": real,
+            "time_unit": "ns",
+            "kernel": "decode",
+            "impl": impl,
+            "storage": storage,
+            "key_storage": storage,
+            "value_storage": storage,
+            "shape": {"name": shape, "Hq": hq, "Hkv": hkv, "Dk": 128, "Dv": 128, "B": 1, "n": 1},
+            "T": T,
+            "W": "all",
+            "layout": "contiguous",
+            "order": "head",
+            "cache": cache,
+            "mode": "reproducible" if impl == "kvroof" else None,
+            "threads": threads,
+            "thread_count": count,
+            "isa": m.isa,
+            "bytes": size,
+            "flops": flops,
+            "intensity": flops / size,
+            "gb_per_s": size / real,
+            "gflops": flops / real,
+            "read_roof_gb_per_s": roof,
+            "compute_roof_gflops": compute,
+            "attainable_gflops": attainable,
+            "read_fraction": spread["median"],
+            "attainable_fraction": statistics.median(attain),
+            "spread": spread,
+            "attainable_spread": self.ratio(attain),
+            "time_ratio_to_kvroof": None,
+            "output_hash": None,
+            "checked": {"max_error": 1e-6, "bound": 1e-4, "rule": "oracle"},
+            "implementation": None,
+            "status": "ok",
+            "reason": None,
+            "above_roof": False,
+            "samples": {"time_ns": time, "probe_ns": probe, "read_fraction": fractions, "attainable_fraction": attain},
+        }
+        if impl == "kvroof":
+            row["output_hash"] = format(hash_of(row["key"]), "016x")
+        elif base is not None:
+            ratios = [a / b for a, b in zip(time, base["samples"]["time_ns"])]
+            row["time_ratio_to_kvroof"] = self.ratio(ratios)
+            row["samples"]["time_ratio_to_kvroof"] = ratios
+        self.rows.append(row)
+        return row
+
+    def roofs(self) -> None:
+        m = self.m
+        for threads, count in (("1", 1), ("all", m.threads)):
+            for size in [2**k for k in range(16, 31, 2)]:
+                cache = "cold" if size > 2 * m.llc else "warm"
+                self._roof(
+                    f"roof_read/bytes:{size}/cache:{cache}/threads:{threads}/isa:{m.isa}",
+                    "roof_read",
+                    threads,
+                    count,
+                    size,
+                    0,
+                    size / self.roof(size, cache, threads),
+                    cache=cache,
+                    form="streams4",
+                )
+            for op in ("fma_f32", "f16_fma_G4"):
+                self._roof(
+                    f"roof_compute/op:{op}/threads:{threads}/isa:{m.isa}",
+                    "roof_compute",
+                    threads,
+                    count,
+                    0,
+                    10**9,
+                    1e9 / (m.flops_1 * count * (1 if op == "fma_f32" else 0.7)),
+                    op=op,
+                )
+
+    def _roof(
+        self, name: str, kernel: str, threads: str, count: int, size: int, flops: int, ns: float, **more: Any
+    ) -> None:
+        time = self.samples(ns, 0.02)
+        real = statistics.median(time)
+        row: Json = {
+            "name": name,
+            "run_name": name,
+            "tuple": name,
+            "key": name.removesuffix(f"/isa:{self.m.isa}"),
+            "run_type": "iteration",
+            "iterations": 9,
+            "real_time": real,
+            "cpu_time": real,
+            "time_unit": "ns",
+            "kernel": kernel,
+            "impl": "probe",
+            "status": "ok",
+            "reason": None,
+            "threads": threads,
+            "thread_count": count,
+            "isa": self.m.isa,
+            "cache": None,
+            "bytes": size or None,
+            "flops": flops or None,
+            "above_roof": False,
+            "gb_per_s": size / real if size else None,
+            "gflops": flops / real if flops else None,
+            "spread": self.ratio([ns / t for t in time]),
+            "samples": {"time_ns": time},
+        }
+        self.rows.append(row | more)
+
+    def value(self) -> Json:
+        self.roofs()
+        contexts = [2**k for k in range(7, 18)] if self.preset == "full" else [512, 4096, 32768]
+        storages = ("f32", "f16", "bf16", "int8") if self.preset == "full" else ("f32", "f16", "bf16")
+        for shape in SHAPES:
+            for T in contexts:
+                for cache in ("cold", "warm"):
+                    for threads in ("1", "all"):
+                        self._tuple(shape, T, cache, threads, storages)
+        return {"context": context(self.m, self.preset), "benchmarks": self.rows}
+
+    def _tuple(self, shape: str, T: int, cache: str, threads: str, storages: tuple[str, ...]) -> None:
+        base: Json | None = None
+        for storage in storages:
+            good = {"f32": 0.97, "f16": 0.93, "bf16": 0.95, "int8": 0.82}[storage] * (0.9 if shape == "MQA" else 1)
+            own = self.row(shape, T, storage, cache, threads, "kvroof", good, None)
+            base = base or own
+            if own is not base:
+                ratios = [a / b for a, b in zip(own["samples"]["time_ns"], base["samples"]["time_ns"])]
+                own["time_ratios"] = [{"to": base["name"], "what": f"{storage}/{base['storage']}"} | self.ratio(ratios)]
+            if storage == "int8":
+                continue
+            for impl, worse in (("onednn", 0.75), ("onednn_graph", 0.68), ("scalar", 0.08), ("scalar_vectorized", 0.2)):
+                self.row(shape, T, storage, cache, threads, impl, good * worse * (0.6 if shape == "MQA" else 1), own)
+
+
+def hash_of(text: str) -> int:
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def not_measured(row: Json, reason: str = "needs 12 GiB") -> Json:
+    """`row` as one that did not run."""
+    gone = ("real_time", "cpu_time", "time_unit", "time_ratios")
+    row = {k: v for k, v in row.items() if k not in gone}
+    nulls = (
+        "gb_per_s",
+        "gflops",
+        "read_roof_gb_per_s",
+        "compute_roof_gflops",
+        "attainable_gflops",
+        "read_fraction",
+        "attainable_fraction",
+        "spread",
+        "attainable_spread",
+        "samples",
+        "output_hash",
+        "checked",
+        "time_ratio_to_kvroof",
+    )
+    return (
+        row
+        | dict.fromkeys(nulls)
+        | {
+            "status": "not_measured",
+            "reason": reason,
+            "error_occurred": True,
+            "error_message": f"not measured: {reason}",
+            "iterations": 0,
+        }
+    )
+
+
+def result(machine: Machine = Machine(), preset: str = "quick") -> Json:
+    return Sweep(machine, preset).value()
+
+
+MACHINES = (
+    Machine("synthetic-server-8c", "Synthetic server CPU", "avx512", 8, 14.0, 62.0, 90.0, 95.0, 32 * 2**20, 1),
+    Machine("synthetic-laptop-4c", "Synthetic laptop CPU", "avx2", 4, 22.0, 38.0, 70.0, 80.0, 12 * 2**20, 2),
+    Machine("synthetic-arm-64c", "Synthetic Arm server CPU", "neon", 64, 18.0, 260.0, 60.0, 45.0, 64 * 2**20, 3),
+    Machine("synthetic-desktop-16c", "Synthetic desktop CPU", "avx512", 16, 30.0, 68.0, 130.0, 140.0, 96 * 2**20, 4),
+    Machine("synthetic-vm-2c", "Synthetic small VM", "avx512", 2, 12.0, 20.0, 80.0, 90.0, 200 * 2**20, 5),
+)
+
+
+def main(arguments: list[str]) -> None:
+    full = "--full" in arguments
+    words = [a for a in arguments if a != "--full"]
+    folder, count = Path(words[0]), int(words[1]) if len(words) > 1 else 1
+    folder.mkdir(parents=True, exist_ok=True)
+    for machine in MACHINES[:count]:
+        value = result(machine, "full" if full else "quick")
+        (folder / f"{machine.name}.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
+        print(machine.name, len(value["benchmarks"]), "rows")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
