@@ -1,5 +1,7 @@
 // Which instruction sets are compiled in, which of them this machine can run, and which one is used.
+#include <array>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "kernels/cpu.hpp"
@@ -97,7 +99,15 @@ Isa default_isa() {
 }
 
 const KernelTable& kernel_table(Isa isa) {
-  require_supported(isa, std::string("instruction set ") + isa_name(isa));
+  // looked up in every call of a kernel: texts are made only to refuse
+  static const std::array<bool, std::size(kIsas)> supported = [] {
+    std::array<bool, std::size(kIsas)> s{};
+    for (const Isa i : kIsas) s[static_cast<std::size_t>(i)] = isa_supported(i);
+    return s;
+  }();
+  const auto index = static_cast<std::size_t>(isa);
+  if (index >= supported.size() || !supported[index])
+    require_supported(isa, std::string("instruction set ") + isa_name(isa));
   return *find_table(isa);
 }
 

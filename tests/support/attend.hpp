@@ -16,6 +16,7 @@ Attention attend(const Case& c, const Layout& layout, const How& how);
 Attention attend_view(const Case& c, const KvView& view, const How& how);
 
 // out and lse both, by bits.
-void expect_same_bits(const Attention& actual, const Attention& expected, const std::string& what, bool nan_allowed = false);
+void expect_same_bits(const Attention& actual, const Attention& expected, const std::string& what,
+                      bool nan_allowed = false);
 
 }  // namespace kvroof::test

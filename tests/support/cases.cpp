@@ -119,7 +119,8 @@ Case make_case(const CaseSpec& spec) {
   for (std::size_t i = 0; i < p.q.size(); ++i) {
     float u = uniform(stream(spec, kQ), i + static_cast<std::uint64_t>((spec.T - spec.n) * per_query));
     if (spec.inputs == Inputs::large) u *= 40.0f;
-    if (spec.inputs == Inputs::rising) u = (1.0f + 0.25f * u) * (80.0f / (spec.scale * static_cast<float>(spec.key_dim)));
+    if (spec.inputs == Inputs::rising)
+      u = (1.0f + 0.25f * u) * (80.0f / (spec.scale * static_cast<float>(spec.key_dim)));
     if (spec.inputs == Inputs::zero_q) u = 0.0f;
     p.q[i] = u;
   }
@@ -152,7 +153,8 @@ Case single_query(const Case& c, std::int64_t r) {
 Case last_queries(const Case& c, std::int64_t n) {
   Case fewer = c;
   fewer.spec.n = fewer.problem.n = n;
-  fewer.problem.q.erase(fewer.problem.q.begin(), fewer.problem.q.begin() + (c.problem.n - n) * c.problem.query_heads * c.problem.key_dim);
+  fewer.problem.q.erase(fewer.problem.q.begin(),
+                        fewer.problem.q.begin() + (c.problem.n - n) * c.problem.query_heads * c.problem.key_dim);
   return fewer;
 }
 
@@ -165,9 +167,11 @@ CaseSpec random_spec(std::uint64_t seed, std::int64_t work) {
   constexpr std::int64_t centres[] = {1, 16, 32, 100, 512, 1024, 1536, 2048};
   constexpr std::int64_t windows[] = {kAll, kAll, kAll, 1, 2, 3, 15, 16, 17, 100, 511, 512, 513, 700};
   constexpr std::int64_t kept[] = {0, 0, 1, 4, 16, 513};
-  constexpr float caps[] = {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), 50.0f, 1.0f};
+  constexpr float caps[] = {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), 50.0f,
+                            1.0f};
   constexpr float scales[] = {0.125f, 0.0883883461f, 1.0f, 0.37f};
-  constexpr Inputs kinds[] = {Inputs::uniform, Inputs::uniform, Inputs::large, Inputs::rising, Inputs::mean_one, Inputs::subnormal};
+  constexpr Inputs kinds[] = {Inputs::uniform, Inputs::uniform,  Inputs::large,
+                              Inputs::rising,  Inputs::mean_one, Inputs::subnormal};
 
   Choices choose(seed);
   CaseSpec s;

@@ -1,6 +1,6 @@
-// Attention cases: a CaseSpec is a handful of numbers from which everything else follows (inputs are counter-based), so a
-// failing case is reproduced by the line that describe() prints. Uses the references only: golden values are made from
-// these cases by a program that does not link the kernels.
+// Attention cases: a CaseSpec is a handful of numbers from which everything else follows (inputs are counter-based), so
+// a failing case is reproduced by the line that describe() prints. Uses the references only: golden values are made
+// from these cases by a program that does not link the kernels.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,8 @@ struct Strided {
   std::int64_t outer = 0, inner = 0;
   std::int64_t outer_stride = 0, inner_stride = 1;
 
-  Strided(const std::vector<float>& dense) : data(dense.data()), outer(1), inner(static_cast<std::int64_t>(dense.size())) {}
+  Strided(const std::vector<float>& dense)
+      : data(dense.data()), outer(1), inner(static_cast<std::int64_t>(dense.size())) {}
   Strided(const float* first, std::int64_t count) : data(first), outer(1), inner(count) {}
   Strided(const float* first, std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
           std::int64_t column_stride = 1)
@@ -51,4 +52,3 @@ std::uint64_t ulp_distance(float a, float b);
 std::string reproduce_command();
 
 }  // namespace kvroof::test
-

@@ -1,6 +1,6 @@
 // Tests that run once per instruction set built into the library. One that this CPU cannot run is SKIPPED with the
-// reason. EachIsaMeta in test_support.cpp asserts that the sets named in KVROOF_EXPECT_ISAS (comma separated; CI sets it)
-// really ran, so that a machine without AVX-512 cannot silently pass for one that has it.
+// reason. EachIsaMeta in test_support.cpp asserts that the sets named in KVROOF_EXPECT_ISAS (comma separated; CI sets
+// it) really ran, so that a machine without AVX-512 cannot silently pass for one that has it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,6 +38,7 @@ class EachIsa : public testing::TestWithParam<Isa> {
 
 }  // namespace kvroof::test
 
-#define KVROOF_INSTANTIATE_EACH_ISA(suite)                                                                   \
-  INSTANTIATE_TEST_SUITE_P(All, suite, testing::ValuesIn(::kvroof::test::built_isas()),                      \
-                           [](const testing::TestParamInfo<::kvroof::Isa>& info) { return std::string(::kvroof::isa_name(info.param)); })
+#define KVROOF_INSTANTIATE_EACH_ISA(suite)                         \
+  INSTANTIATE_TEST_SUITE_P(                                        \
+      All, suite, testing::ValuesIn(::kvroof::test::built_isas()), \
+      [](const testing::TestParamInfo<::kvroof::Isa>& info) { return std::string(::kvroof::isa_name(info.param)); })

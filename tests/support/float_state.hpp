@@ -13,9 +13,10 @@ namespace kvroof::test {
 inline std::uint64_t float_state() { return _mm_getcsr(); }
 inline void set_float_state(std::uint64_t state) { _mm_setcsr(static_cast<unsigned>(state)); }
 inline constexpr std::uint64_t kDefaultFloatState = 0x1f80;
-inline constexpr std::uint64_t kFlushToZero = 0x1f80 | 0x8040;   // FTZ and DAZ
+inline constexpr std::uint64_t kFlushToZero = 0x1f80 | 0x8040;  // FTZ and DAZ
 inline constexpr std::uint64_t kTowardZero = 0x1f80 | 0x6000;
-inline constexpr std::uint64_t kTrapping = 0x1f80 & ~0x0f80u;    // invalid, denormal, zero divide, overflow, underflow trap
+inline constexpr std::uint64_t kTrapping =
+    0x1f80 & ~0x0f80u;  // invalid, denormal, zero divide, overflow, underflow trap
 inline constexpr bool kTrapsExist = true;
 #elif defined(__aarch64__)
 inline std::uint64_t float_state() {

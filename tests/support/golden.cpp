@@ -55,8 +55,9 @@ std::vector<CaseSpec> golden_cases() {
   tiny.inputs = Inputs::subnormal;
   shapes.push_back(tiny);
 
-  constexpr Storage pairs[][2] = {{Storage::f32, Storage::f32},   {Storage::f16, Storage::f16},  {Storage::bf16, Storage::bf16},
-                                  {Storage::int8, Storage::int8}, {Storage::int8, Storage::f16}, {Storage::bf16, Storage::int8}};
+  constexpr Storage pairs[][2] = {{Storage::f32, Storage::f32},   {Storage::f16, Storage::f16},
+                                  {Storage::bf16, Storage::bf16}, {Storage::int8, Storage::int8},
+                                  {Storage::int8, Storage::f16},  {Storage::bf16, Storage::int8}};
   std::vector<CaseSpec> cases;
   for (const auto& pair : pairs) {
     for (CaseSpec spec : shapes) {
@@ -96,7 +97,8 @@ Golden load_golden(const std::string& path) {
   }
   if (!json.contains("definition") || !json["definition"].is_number_integer()) refuse("has no definition number");
   golden.definition = json["definition"].get<int>();
-  if (!json.contains("reason") || !json["reason"].is_string() || json["reason"].get<std::string>().empty()) refuse("gives no reason");
+  if (!json.contains("reason") || !json["reason"].is_string() || json["reason"].get<std::string>().empty())
+    refuse("gives no reason");
   golden.reason = json["reason"].get<std::string>();
   if (!json.contains("cases") || !json["cases"].is_object() || json["cases"].empty()) refuse("has no cases");
   for (const auto& [name, hash] : json["cases"].items()) {

@@ -14,7 +14,8 @@ enum class Edge : std::uint8_t { end, start };  // the end of the payload that t
 class GuardedBuffer {
  public:
   GuardedBuffer() = default;
-  // `alignment` (a power of two, at most a page) holds for the payload's first byte; with Edge::end the payload then ends
+  // `alignment` (a power of two, at most a page) holds for the payload's first byte; with Edge::end the payload then
+  // ends
   GuardedBuffer(std::size_t bytes, Edge edge, std::size_t alignment = 1);
   GuardedBuffer(GuardedBuffer&& other) noexcept;
   GuardedBuffer& operator=(GuardedBuffer&& other) noexcept;
@@ -34,10 +35,10 @@ class GuardedBuffer {
     return reinterpret_cast<const T*>(payload_);
   }
 
-  void fill(std::uint32_t word);   // repeats the word's bytes from the payload's start
-  std::uint64_t hash() const;      // of the payload
-  bool intact() const;             // canaries untouched
-  void read_only();                // from now on a write anywhere in it is a fault
+  void fill(std::uint32_t word);  // repeats the word's bytes from the payload's start
+  std::uint64_t hash() const;     // of the payload
+  bool intact() const;            // canaries untouched
+  void read_only();               // from now on a write anywhere in it is a fault
 
  private:
   void release() noexcept;

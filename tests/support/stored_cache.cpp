@@ -41,8 +41,8 @@ void write_row(std::byte* at, Storage storage, const float* values, std::int64_t
   for (std::int64_t i = 0; i < d; ++i) put(at + i * bytes_of(storage), storage, encode_element(storage, values[i]));
 }
 
-// Elements a block spans when its last row ends where the row's data end: no padding after it, so that the array's end is
-// the data's end.
+// Elements a block spans when its last row ends where the row's data end: no padding after it, so that the array's end
+// is the data's end.
 std::int64_t block_span(std::int64_t rows, std::int64_t heads, std::int64_t row_stride, std::int64_t head_stride,
                         std::int64_t d) {
   return rows == 0 ? 0 : (rows - 1) * row_stride + (heads - 1) * head_stride + d;
@@ -96,9 +96,7 @@ StoredCache::Slots StoredCache::choose_slots(const Case& c, const Layout& layout
   switch (layout.kind) {
     case LayoutKind::head_major:
     case LayoutKind::token_major:
-    case LayoutKind::interleaved:
-      slots.runs.push_back({0, T, 0, 0});
-      break;
+    case LayoutKind::interleaved: slots.runs.push_back({0, T, 0, 0}); break;
     case LayoutKind::shredded:
       for (std::int64_t t = 0; t < T;) {
         const std::int64_t rows = std::min(T - t, choose.one_in(4) ? 1 : choose.between(1, 70));
@@ -129,7 +127,8 @@ StoredCache::Slots StoredCache::choose_slots(const Case& c, const Layout& layout
       for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int64_t>(i);
       choose.shuffle(places);
       for (std::int64_t b = 0; b < used; ++b) {
-        slots.runs.push_back({b * block_rows, std::min(block_rows, T - b * block_rows), places[static_cast<std::size_t>(b)], 0});
+        slots.runs.push_back(
+            {b * block_rows, std::min(block_rows, T - b * block_rows), places[static_cast<std::size_t>(b)], 0});
       }
       break;
     }
@@ -235,7 +234,8 @@ StoredCache::StoredCache(const Case& c, const Layout& layout) {
     const std::int64_t row = run.row + first - run.position;
     RowRun r;
     r.k = k_.data() + (run.block * place.k_block + row * place.k_row) * bytes_of(ks);
-    r.v = (shared_ ? k_.data() + v_offset_ : v_.data()) + (run.block * place.v_block + row * place.v_row) * bytes_of(vs);
+    r.v =
+        (shared_ ? k_.data() + v_offset_ : v_.data()) + (run.block * place.v_block + row * place.v_row) * bytes_of(vs);
     if (ks == Storage::int8) r.k_scale = k_scale_.as<float>() + run.block * place.ks_block + row * place.ks_row;
     if (vs == Storage::int8) r.v_scale = v_scale_.as<float>() + run.block * place.vs_block + row * place.vs_row;
     r.first_position = first;
@@ -249,7 +249,8 @@ StoredCache::StoredCache(const Case& c, const Layout& layout) {
   view_.run_count = static_cast<std::int64_t>(runs.size());
 }
 
-void StoredCache::write_rows(const Case& c, const Slots::Run& run, const Place& place, const std::vector<char>& visible) {
+void StoredCache::write_rows(const Case& c, const Slots::Run& run, const Place& place,
+                             const std::vector<char>& visible) {
   const reference::AttentionProblem& p = c.problem;
   const Storage ks = c.spec.k_storage, vs = c.spec.v_storage;
   for (std::int64_t t = run.position; t < run.position + run.rows; ++t) {

@@ -25,16 +25,16 @@ enum class LayoutKind : std::uint8_t {
   paged,        // pages in shuffled places of one pool, one run per page
   shredded,     // one array, but described by many runs of random length
 };
-inline constexpr LayoutKind kLayoutKinds[] = {LayoutKind::head_major,  LayoutKind::token_major, LayoutKind::interleaved,
-                                              LayoutKind::wrapped,     LayoutKind::paged,       LayoutKind::shredded};
+inline constexpr LayoutKind kLayoutKinds[] = {LayoutKind::head_major, LayoutKind::token_major, LayoutKind::interleaved,
+                                              LayoutKind::wrapped,    LayoutKind::paged,       LayoutKind::shredded};
 
 struct Layout {
   LayoutKind kind = LayoutKind::head_major;
-  std::int64_t page_rows = 16;           // paged
-  std::uint64_t seed = 1;                // strides, padding, page order, place of the wrap
+  std::int64_t page_rows = 16;  // paged
+  std::uint64_t seed = 1;       // strides, padding, page order, place of the wrap
   Poison poison = Poison::nan;
-  Edge edge = Edge::end;                 // which end of every array touches its guard page
-  bool drop_invisible = false;           // leave rows that no query sees out of the runs where whole runs allow it
+  Edge edge = Edge::end;        // which end of every array touches its guard page
+  bool drop_invisible = false;  // leave rows that no query sees out of the runs where whole runs allow it
 };
 std::string describe(const Layout& layout);
 Layout random_layout(std::uint64_t seed);
@@ -65,8 +65,8 @@ class StoredCache {
   void write_rows(const Case& c, const Slots::Run& run, const Place& place, const std::vector<char>& visible);
 
   GuardedBuffer k_, v_, k_scale_, v_scale_, runs_;
-  bool shared_ = false;         // V lives in k_
-  std::int64_t v_offset_ = 0;   // bytes from k_'s payload, where shared
+  bool shared_ = false;        // V lives in k_
+  std::int64_t v_offset_ = 0;  // bytes from k_'s payload, where shared
   KvView view_;
 };
 

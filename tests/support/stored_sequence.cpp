@@ -81,7 +81,8 @@ std::string StoredSequence::damage() const {
   const reference::AttentionProblem& p = case_.problem;
   std::string text;
   if ((cache_.hash() ^ q_.hash()) != hash_) text += " q or the cache was written to;";
-  if (!cache_.intact() || !q_.intact() || !out_.intact() || !lse_.intact()) text += " memory beside an array was written to;";
+  if (!cache_.intact() || !q_.intact() || !out_.intact() || !lse_.intact())
+    text += " memory beside an array was written to;";
   // Floats of out that belong to no row must still hold the pattern, those of a row must not.
   std::vector<char> belongs(out_.size() / sizeof(float), 0);
   for (std::int64_t r = 0; r < p.n; ++r) {

@@ -1,6 +1,7 @@
-// One case in memory as a caller would hold it: its cache in some layout, q, out and lse with random strides, everything
-// between guard pages, outputs pre-filled with a signalling pattern; and a run of decode attention over such sequences
-// that afterwards says what was touched and must not be. Knows no test framework: tools/kvroof verify uses it too.
+// One case in memory as a caller would hold it: its cache in some layout, q, out and lse with random strides,
+// everything between guard pages, outputs pre-filled with a signalling pattern; and a run of decode attention over such
+// sequences that afterwards says what was touched and must not be. Knows no test framework: tools/kvroof verify uses it
+// too.
 #pragma once
 
 #include <cstdint>
