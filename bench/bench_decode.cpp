@@ -1,0 +1,148 @@
+// Decode attention over contiguous caches: one entry is the read probe, the compute probe, the kernel, the same kernel
+// over an f32 cache of the same shape (for what halving the storage brings), and the rivals.
+#include <cmath>
+#include <memory>
+
+#include "bench/clock.hpp"
+#include "bench/rivals/rival.hpp"
+#include "bench/threads.hpp"
+#include "bench/tuple.hpp"
+
+namespace kvroof::bench {
+namespace {
+
+// The kernel last: an entry's own row is written last.
+const std::vector<std::string> kImpls = {"probe", "onednn", "onednn_graph", "scalar", "scalar_vectorized", "kvroof"};
+
+std::string answers_key(const DecodeCase& c) {
+  return c.shape.name + " " + storage_name(c.storage) + " " + std::to_string(c.T);
+}
+
+// A case with its caches, its kernel and its right answer; `reason` says why not if there is none.
+struct Ready {
+  DecodeSetup setup;
+  std::unique_ptr<KernelRun> kernel;
+  std::string reason;
+};
+
+Ready make_ready(Sweep& sweep, const DecodeCase& c) {
+  Ready ready;
+  DecodeSetup& setup = ready.setup;
+  setup.c = c;
+  setup.scale = 1.0f / std::sqrt(static_cast<float>(c.shape.key_dim));
+  setup.caches.k_bytes = c.k_bytes();
+  setup.caches.v_bytes = c.v_bytes();
+  setup.caches.count = cache_copies(c.cold, c.bytes(), sweep.last_level_bytes);
+  ready.reason = sweep.arena.prepare(c.storage, setup.caches, c.threads);
+  if (!ready.reason.empty()) return ready;
+  setup.q = query_values(static_cast<std::size_t>(c.shape.query_heads * c.shape.key_dim));
+  std::vector<CallViews> calls;
+  for (std::int64_t i = 0; i < setup.caches.count; ++i)
+    calls.push_back(contiguous_views(c, setup.caches.k(i), setup.caches.v(i)));
+  try {
+    ready.kernel = std::make_unique<KernelRun>(c, std::move(calls));
+  } catch (const Error& error) {
+    ready.reason = error.what();
+    return ready;
+  }
+  setup.samples = &sweep.answers(answers_key(c), [&] { return ready.kernel->oracle_samples(); });
+  return ready;
+}
+
+Json rival_row(const Rival& rival, const DecodeCase& c, const std::string& tuple, std::int64_t copies) {
+  Json row = decode_row(c, rival.impl, tuple);
+  row["cache_copies"] = copies;
+  if (!rival.form.empty()) row["form"] = rival.form;
+  if (!rival.implementation.empty()) row["implementation"] = rival.implementation;
+  if (!rival.version.empty()) row["implementation_version"] = rival.version;
+  set_check(row, rival.check);
+  if (rival.status != "ok") {
+    set_not_run(row, rival.status, rival.reason);
+    return row;
+  }
+  row["key_storage"] = storage_name(rival.key_storage);
+  row["value_storage"] = storage_name(rival.value_storage);
+  row["bytes"] = rival.bytes;
+  row["intensity"] = static_cast<double>(c.flops()) / static_cast<double>(rival.bytes);
+  if (rival.setup_ns > 0) row["setup_ns"] = rival.setup_ns;
+  if (rival.layout_cost_ns > 0) row["layout_cost_ns"] = rival.layout_cost_ns;
+  return row;
+}
+
+std::vector<Json> run_decode(Sweep& sweep, const DecodeCase& c, double seconds) {
+  const std::int64_t entered = now_ns();
+  const std::string tuple = row_name(c, "kvroof");
+  omp_set_num_threads(c.threads);  // oneDNN takes the team's size from here
+  const Ready own = make_ready(sweep, c);
+  if (!own.reason.empty()) return rows_not_run(c, kImpls, "not_measured", own.reason);
+
+  TupleRun run(sweep, own.setup.caches, c);
+  Json kernel_row = decode_row(c, "kvroof", tuple);
+  const std::size_t kernel_at = run.add_kernel(*own.kernel, *own.setup.samples, kernel_row);
+
+  // The same shape in f32, made when first asked for: as the partner of 16-bit rows, and for a oneDNN without those.
+  std::unique_ptr<Ready> f32;
+  const auto with_f32 = [&](std::string& reason) -> const DecodeSetup* {
+    if (!f32) {
+      DecodeCase f32_case = c;
+      f32_case.storage = Storage::f32;
+      f32 = std::make_unique<Ready>(make_ready(sweep, f32_case));
+    }
+    reason = f32->reason;
+    return f32->reason.empty() ? &f32->setup : nullptr;
+  };
+  std::size_t f32_at = TupleRun::kNone;
+  std::string reason;
+  if (kernel_at != TupleRun::kNone && c.storage != Storage::f32 && c.cold && with_f32(reason) != nullptr)
+    f32_at = run.add({"kvroof f32", [&](std::int64_t visit) { f32->kernel->call(visit); }, 0.5});
+
+  // Rivals are checked before they take their turns with the rest.
+  std::vector<Rival> rivals = onednn_rivals(own.setup, sweep.arena, with_f32);
+  for (Rival& rival : scalar_rivals(own.setup)) {
+    check_first_call(rival, own.setup);
+    rivals.push_back(rival);
+  }
+  std::vector<std::size_t> rival_at;
+  for (const Rival& rival : rivals) {
+    const bool scalar = rival.impl.rfind("scalar", 0) == 0;
+    // A scalar call may take a hundred times the kernel's; the two share a quarter of the time, and one pair at least.
+    rival_at.push_back(rival.status != "ok"
+                           ? TupleRun::kNone
+                           : run.add({rival.impl, rival.call, scalar ? 0.12 : 1.0, scalar ? rival.first_call_ns : 0}));
+  }
+  run.measure(seconds - static_cast<double>(now_ns() - entered) / 1e9);
+
+  std::vector<Json> rows = {run.probe_row(c, tuple, kernel_at)};
+  for (std::size_t i = 0; i < rivals.size(); ++i) {
+    rows.push_back(rival_row(rivals[i], c, tuple, own.setup.caches.count));
+    if (rival_at[i] != TupleRun::kNone) run.set_measured(rows.back(), rival_at[i], kernel_at);
+    if (rival_at[i] != TupleRun::kNone && kernel_at == TupleRun::kNone)
+      rows.back()["time_ratio_to_kvroof_reason"] = "kvroof was not measured in this entry";
+  }
+  if (kernel_at != TupleRun::kNone) {
+    run.set_measured(kernel_row, kernel_at, TupleRun::kNone);
+    if (f32_at != TupleRun::kNone)
+      add_time_ratio(kernel_row, row_name(f32->setup.c, "kvroof"), std::string(storage_name(c.storage)) + "/f32",
+                     run.ratio(kernel_at, f32_at));
+  }
+  rows.push_back(kernel_row);
+  return rows;
+}
+
+}  // namespace
+
+std::vector<Entry> decode_entries(const Sweep& sweep) {
+  std::vector<Entry> entries;
+  for (const DecodeCase& c : decode_cases(sweep.options.preset, sweep.sizes())) {
+    Entry entry;
+    entry.name = row_name(c, "kvroof");
+    for (const std::string& impl : kImpls) entry.row_names.push_back(row_name(c, impl));
+    // A second for the pairs, and what the check, the choice of forms and five repetitions of large caches need.
+    entry.weight = 1 + static_cast<double>(c.bytes()) * (c.all_threads ? 3e-9 : 6e-9);
+    entry.run = [c](Sweep& s, double seconds) { return run_decode(s, c, seconds); };
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+}  // namespace kvroof::bench

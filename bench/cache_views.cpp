@@ -1,0 +1,92 @@
+#include "bench/cache_views.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+
+#include "kernels/cache/rows.hpp"
+#include "reference/inputs.hpp"
+
+namespace kvroof::bench {
+namespace {
+
+RowLayout layout_of(const DecodeCase& c, std::int64_t slots) {
+  return row_layout({c.shape.kv_heads, c.shape.key_dim, c.shape.value_dim, c.storage, c.storage}, RowOrder::head_major,
+                    slots);
+}
+
+CallViews one_sequence(const RowLayout& layout, std::vector<RowRun> runs, std::int64_t end) {
+  CallViews call;
+  KvView view = layout.strides;
+  view.end_position = end;
+  call.views = {view};
+  call.runs = {std::move(runs)};
+  return call;
+}
+
+std::int64_t page_count(const DecodeCase& c) { return (c.T + c.page_size - 1) / c.page_size; }
+
+}  // namespace
+
+CallViews ring_views(const DecodeCase& c, const std::byte* base, std::int64_t wrap) {
+  const RowLayout layout = layout_of(c, c.T);
+  // Slot = position mod T: positions wrap .. T-1 lie behind slot `wrap`, positions T .. T+wrap-1 at the front.
+  std::vector<RowRun> runs = {row_run(layout, base, wrap, wrap, c.T - wrap), row_run(layout, base, 0, c.T, wrap)};
+  return one_sequence(layout, std::move(runs), c.T + wrap);
+}
+
+std::size_t paged_bytes(const DecodeCase& c) {
+  return static_cast<std::size_t>(layout_of(c, c.page_size).bytes * page_count(c));
+}
+
+CallViews paged_views(const DecodeCase& c, const std::byte* base) {
+  const RowLayout layout = layout_of(c, c.page_size);
+  std::vector<std::int64_t> order(static_cast<std::size_t>(page_count(c)));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  if (std::string_view(c.pages) == "shuffled") {
+    for (std::size_t i = order.size() - 1; i > 0; --i)  // Fisher-Yates on our own generator: the same everywhere
+      std::swap(order[i], order[reference::mix64(7 + i) % (i + 1)]);
+  }
+  std::vector<RowRun> runs;
+  runs.reserve(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::int64_t first = static_cast<std::int64_t>(i) * c.page_size;
+    runs.push_back(row_run(layout, base + order[i] * layout.bytes, 0, first, std::min(c.page_size, c.T - first)));
+  }
+  return one_sequence(layout, std::move(runs), c.T);
+}
+
+CallViews windowed_views(const DecodeCase& c, const std::byte* base, std::int64_t capacity, std::int64_t end) {
+  const RowLayout layout = layout_of(c, capacity);
+  return one_sequence(layout, {row_run(layout, base, 0, 0, end)}, end);
+}
+
+std::vector<std::int64_t> batch_lengths(const DecodeCase& c) {
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(c.batch), c.T);
+  if (std::string_view(c.lengths) != "skewed") return lengths;
+  double shares = 0;
+  for (std::int64_t i = 0; i < c.batch; ++i) shares += 1.0 / static_cast<double>(i + 1);
+  std::int64_t left = c.batch * c.T;
+  for (std::int64_t i = c.batch - 1; i > 0; --i) {
+    const double share = static_cast<double>(c.batch * c.T) / (static_cast<double>(i + 1) * shares);
+    lengths[static_cast<std::size_t>(i)] = std::max<std::int64_t>(1, static_cast<std::int64_t>(share));
+    left -= lengths[static_cast<std::size_t>(i)];
+  }
+  lengths[0] = left;  // what rounding left over; the longest
+  return lengths;
+}
+
+CallViews batch_views(const DecodeCase& c, const std::byte* base, const std::vector<std::int64_t>& lengths) {
+  // One set of strides per sequence: each has its own layout.
+  CallViews call;
+  for (std::int64_t rows : lengths) {
+    const RowLayout layout = layout_of(c, rows);
+    CallViews one = one_sequence(layout, {row_run(layout, base, 0, 0, rows)}, rows);
+    call.views.push_back(one.views[0]);
+    call.runs.push_back(one.runs[0]);
+    base += layout.bytes;
+  }
+  return call;
+}
+
+}  // namespace kvroof::bench

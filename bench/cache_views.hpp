@@ -1,0 +1,32 @@
+// Views of caches in other layouts over the arena's memory, laid out exactly as kernels/cache does it. The bytes are
+// already there, so no row is copied, and all layouts of one tuple read the same memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/cases.hpp"
+#include "bench/kernel_run.hpp"
+
+namespace kvroof::bench {
+
+// A ring of T rows that has wrapped after `wrap` rows: two runs, the newest position being T + wrap - 1.
+CallViews ring_views(const DecodeCase& c, const std::byte* base, std::int64_t wrap);
+
+// T rows in pages of c.page_size, one block of K and V rows each, in ascending order or shuffled (the same for every
+// call: a fixed permutation).
+CallViews paged_views(const DecodeCase& c, const std::byte* base);
+
+// Bytes that paged_views needs: whole pages.
+std::size_t paged_bytes(const DecodeCase& c);
+
+// Rows [0, end) of a cache with room for `capacity` rows, of which the window shows only the last ones.
+CallViews windowed_views(const DecodeCase& c, const std::byte* base, std::int64_t capacity, std::int64_t end);
+
+// c.batch sequences one behind the other, each a contiguous cache of lengths[i] rows.
+CallViews batch_views(const DecodeCase& c, const std::byte* base, const std::vector<std::int64_t>& lengths);
+
+// c.batch lengths that add up to c.batch * c.T: all equal, or falling like 1/(i+1).
+std::vector<std::int64_t> batch_lengths(const DecodeCase& c);
+
+}  // namespace kvroof::bench

@@ -1,0 +1,79 @@
+// What is measured: the axes of a row, its name, and the presets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.hpp"
+
+namespace kvroof::bench {
+
+enum class Preset { quick, full, ci };
+const char* preset_name(Preset preset);
+
+struct ShapeCase {
+  std::string name;  // MHA, GQA, MQA
+  std::int64_t query_heads, kv_heads, key_dim, value_dim;
+};
+
+struct DecodeCase {
+  const char* kernel = "decode";
+  const char* layout = "contiguous";
+  ShapeCase shape;
+  std::int64_t batch = 1, n = 1, T = 0;
+  Storage storage = Storage::f32;
+  std::int64_t window = 0;     // 0: all
+  std::int64_t page_size = 0;  // paged only
+  const char* pages = "";      // paged only: ordered, shuffled
+  const char* lengths = "";    // batch only: equal, skewed
+  bool cold = true;
+  bool all_threads = false;
+  int threads = 1;  // the count behind the role
+  Isa isa = Isa::portable;
+
+  std::int64_t group() const { return shape.query_heads / shape.kv_heads; }
+  std::size_t k_bytes() const;  // of one cache, all T rows
+  std::size_t v_bytes() const;
+  std::size_t bytes() const { return k_bytes() + v_bytes(); }
+  std::int64_t flops() const;  // of one call, unlimited window, equal lengths
+};
+
+// decode/shape:MHA/layout:contiguous/order:head/storage:f16/Hq:32/.../impl:onednn/threads:all/isa:avx512. The axis
+// `mode` follows impl:kvroof only: others have no such modes.
+std::string row_name(const DecodeCase& c, const std::string& impl);
+
+// What the compute roof is made of for a kernel: pure f32 FMA, or FMA on 16-bit elements that must be widened first,
+// each used for `group` query heads.
+struct ComputeOp {
+  Storage storage = Storage::f32;
+  int group = 1;
+  std::string name() const;  // fma_f32, f16_fma_G8
+};
+
+struct RoofCase {
+  bool read = true;                // else compute
+  std::size_t bytes = 0;           // read: of one working set
+  bool cold = false;               // read: rotates over working sets whose sum is 4 times the last-level cache
+  Storage storage = Storage::f32;  // compute
+  int group = 1;                   // compute
+  bool all_threads = false;
+  int threads = 1;
+  Isa isa = Isa::portable;
+};
+std::string row_name(const RoofCase& c);
+
+struct PresetSizes {
+  std::int64_t last_level_bytes = 0;  // 0: unknown
+  int threads_all = 1;
+  Isa isa = Isa::portable;
+};
+
+std::vector<RoofCase> roof_cases(Preset preset, const PresetSizes& sizes);
+// Warm rows only where the cache fits three quarters of the last-level cache: less, and the name would be a lie.
+std::vector<DecodeCase> decode_cases(Preset preset, const PresetSizes& sizes);
+
+// The name without the axis isa: what joins rows of two machines.
+std::string join_key(const std::string& row_name);
+
+}  // namespace kvroof::bench

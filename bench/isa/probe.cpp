@@ -1,0 +1,254 @@
+// The roof probes of one instruction set. Widest loads and FMA of the row, no data dependence but the accumulators'.
+#include "kernels/simd/isa.hpp"
+
+#include "bench/probe.hpp"
+
+namespace kvroof::bench::KVROOF_NS {
+namespace {
+
+#if KVROOF_ROW == KVROOF_ROW_avx512
+using Words = __m512i;
+using Floats = __m512;
+constexpr int kFloats = 16;
+constexpr int kChains = 16;  // latency 4 x 2 ports = 8; 32 registers leave room for cores with more
+inline Words load_words(const std::byte* p) { return _mm512_loadu_si512(p); }
+inline Words add_words(Words a, Words b) { return _mm512_add_epi64(a, b); }
+inline Words zero_words() { return _mm512_setzero_si512(); }
+inline Floats fma_floats(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+inline Floats splat(float x) { return _mm512_set1_ps(x); }
+inline Floats widen_f16(const std::uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline Floats widen_bf16(const std::uint16_t* p) {
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+}
+#elif KVROOF_ROW == KVROOF_ROW_avx2
+using Words = __m256i;
+using Floats = __m256;
+constexpr int kFloats = 8;
+constexpr int kChains = 8;  // latency 4 x 2 ports; 16 registers allow no 16
+inline Words load_words(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline Words add_words(Words a, Words b) { return _mm256_add_epi64(a, b); }
+inline Words zero_words() { return _mm256_setzero_si256(); }
+inline Floats fma_floats(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+inline Floats splat(float x) { return _mm256_set1_ps(x); }
+inline Floats widen_f16(const std::uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Floats widen_bf16(const std::uint16_t* p) {
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+}
+#elif KVROOF_ROW == KVROOF_ROW_neon
+using Words = uint64x2_t;
+using Floats = float32x4_t;
+constexpr int kFloats = 4;
+constexpr int kChains = 16;  // latency 4 x 4 ports on wide cores
+inline Words load_words(const std::byte* p) { return vld1q_u64(reinterpret_cast<const std::uint64_t*>(p)); }
+inline Words add_words(Words a, Words b) { return vaddq_u64(a, b); }
+inline Words zero_words() { return vdupq_n_u64(0); }
+inline Floats fma_floats(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
+inline Floats splat(float x) { return vdupq_n_f32(x); }
+inline Floats widen_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+inline Floats widen_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+#else  // portable: what the compiler makes of plain vectors for the baseline; FMA is the C library's, as in the kernels
+typedef std::uint64_t Words __attribute__((vector_size(16)));
+typedef float Floats __attribute__((vector_size(16)));
+typedef std::uint32_t Codes __attribute__((vector_size(16)));
+constexpr int kFloats = 4;
+constexpr int kChains = 8;
+inline Words load_words(const std::byte* p) {
+  Words w;
+  __builtin_memcpy(&w, p, sizeof w);
+  return w;
+}
+inline Words add_words(Words a, Words b) { return a + b; }
+inline Words zero_words() { return Words{0, 0}; }
+inline Floats fma_floats(Floats a, Floats b, Floats c) {
+  for (int i = 0; i < kFloats; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+}
+inline Floats splat(float x) { return Floats{x, x, x, x}; }
+inline Codes codes(const std::uint16_t* p) { return Codes{p[0], p[1], p[2], p[3]}; }
+inline Floats as_floats(Codes c) {
+  Floats f;
+  __builtin_memcpy(&f, &c, sizeof f);
+  return f;
+}
+// Finite codes only (inf and NaN would need one more select): the cheapest conversion there is, as a roof should be.
+inline Floats widen_f16(const std::uint16_t* p) {
+  const Codes c = codes(p);
+  const Floats magnitude = as_floats((c & 0x7fffu) << 13) * 0x1p112f;
+  Codes bits;
+  __builtin_memcpy(&bits, &magnitude, sizeof bits);
+  return as_floats(bits | ((c & 0x8000u) << 16));
+}
+inline Floats widen_bf16(const std::uint16_t* p) { return as_floats(codes(p) << 16); }
+#endif
+
+constexpr std::size_t kWordBytes = sizeof(Words);
+constexpr int kUnroll = 8;
+
+std::uint64_t sum_of(Words w) {
+  std::uint64_t parts[kWordBytes / 8], sum = 0;
+  __builtin_memcpy(parts, &w, sizeof parts);
+  for (std::uint64_t part : parts) sum += part;
+  return sum;
+}
+
+std::uint64_t tail_sum(const std::byte* p, std::size_t bytes) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i + 8 <= bytes; i += 8) {
+    std::uint64_t word;
+    __builtin_memcpy(&word, p + i, 8);
+    sum += word;
+  }
+  return sum;
+}
+
+// kStreams pieces side by side, `bytes` of each, a cache line or more from each in turn.
+template <int kStreams, bool kPrefetch>
+std::uint64_t read_streams(const std::byte* const (&pieces)[kStreams], std::size_t bytes, std::size_t ahead) {
+  constexpr int kPer = kUnroll / kStreams < 1 ? 1 : kUnroll / kStreams;  // loads of one stream per round
+  constexpr std::size_t kStep = (kPer * kWordBytes < 64 ? 64 : kPer * kWordBytes);
+  constexpr int kLoads = static_cast<int>(kStep / kWordBytes);
+  Words sums[kUnroll];
+  for (Words& s : sums) s = zero_words();
+  std::size_t at = 0;
+  for (; at + kStep <= bytes; at += kStep) {
+#pragma GCC unroll 8
+    for (int s = 0; s < kStreams; ++s) {
+      if constexpr (kPrefetch)
+        for (std::size_t line = 0; line < kStep; line += 64) __builtin_prefetch(pieces[s] + at + ahead + line);
+#pragma GCC unroll 8
+      for (int i = 0; i < kLoads; ++i) {
+        Words& sum = sums[(s * kLoads + i) % kUnroll];
+        sum = add_words(sum, load_words(pieces[s] + at + static_cast<std::size_t>(i) * kWordBytes));
+      }
+    }
+  }
+  std::uint64_t total = 0;
+  for (const Words& s : sums) total += sum_of(s);
+  for (const std::byte* piece : pieces) total += tail_sum(piece + at, bytes - at);
+  return total;
+}
+
+template <int kStreams>
+std::uint64_t read_pieces(const std::byte* const (&pieces)[kStreams], std::size_t bytes, int prefetch) {
+  return prefetch > 0 ? read_streams<kStreams, true>(pieces, bytes, static_cast<std::size_t>(prefetch))
+                      : read_streams<kStreams, false>(pieces, bytes, 0);
+}
+
+template <int kHalf>  // pieces per range
+std::uint64_t read_both(const ReadShare& share, int prefetch) {
+  const std::size_t common = share.k_bytes < share.v_bytes ? share.k_bytes : share.v_bytes;
+  const std::size_t piece = common / kHalf / 64 * 64;
+  const std::byte* pieces[2 * kHalf];
+  for (int i = 0; i < kHalf; ++i) {
+    pieces[2 * i] = share.k + static_cast<std::size_t>(i) * piece;
+    pieces[2 * i + 1] = share.v + static_cast<std::size_t>(i) * piece;
+  }
+  std::uint64_t total = read_pieces<2 * kHalf>(pieces, piece, prefetch);
+  const std::size_t done = piece * kHalf;
+  const std::byte* const rest_k[1] = {share.k + done};
+  const std::byte* const rest_v[1] = {share.v + done};
+  total += read_pieces<1>(rest_k, share.k_bytes - done, prefetch);
+  total += read_pieces<1>(rest_v, share.v_bytes - done, prefetch);
+  return total;
+}
+
+std::uint64_t read(const ReadShare& share, const ReadVariant& variant) {
+  switch (variant.streams) {
+    case 2: return read_both<1>(share, variant.prefetch_bytes);
+    case 4: return read_both<2>(share, variant.prefetch_bytes);
+    case 8: return read_both<4>(share, variant.prefetch_bytes);
+    default: {
+      const std::byte* const k[1] = {share.k};
+      const std::byte* const v[1] = {share.v};
+      return read_pieces<1>(k, share.k_bytes, variant.prefetch_bytes) +
+             read_pieces<1>(v, share.v_bytes, variant.prefetch_bytes);
+    }
+  }
+}
+
+// Keeps the accumulators alive without storing them in the timed loop.
+volatile float sink;
+
+void keep(const Floats* chains) {
+  float values[kFloats], sum = 0;
+  for (int c = 0; c < kChains; ++c) {
+    __builtin_memcpy(values, &chains[c], sizeof values);
+    for (float value : values) sum += value;
+  }
+  sink = sum;
+}
+
+double fma_f32(double flops) {
+  constexpr int kDepth = 8;
+  const double per_round = 2.0 * kFloats * kChains * kDepth;
+  const std::int64_t rounds = static_cast<std::int64_t>(flops / per_round) + 1;
+  Floats chains[kChains];
+  for (int c = 0; c < kChains; ++c) chains[c] = splat(static_cast<float>(c));
+  // |multiplier| < 1: the chains settle at a finite value and never become subnormal.
+  Floats multiplier = splat(0.5f), addend = splat(1.0f);
+  for (std::int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 8
+    for (int d = 0; d < kDepth; ++d)
+#pragma GCC unroll 16
+      for (int c = 0; c < kChains; ++c) chains[c] = fma_floats(chains[c], multiplier, addend);
+  }
+  keep(chains);
+  return per_round * static_cast<double>(rounds);
+}
+
+template <bool kBf16, int kGroup>
+double convert_group(const std::uint16_t* block, std::size_t elements, double flops) {
+  // Vectors per round: enough that every chain is used at least once, so that no chain's latency shows.
+  constexpr int kVectors = kGroup >= kChains ? 1 : kChains / kGroup;
+  constexpr std::size_t kElements = static_cast<std::size_t>(kVectors) * kFloats;
+  const std::size_t rounds = elements / kElements;
+  const double per_pass = 2.0 * static_cast<double>(rounds * kElements) * kGroup;
+  const std::int64_t passes = static_cast<std::int64_t>(flops / per_pass) + 1;
+  Floats chains[kChains];
+  for (int c = 0; c < kChains; ++c) chains[c] = splat(static_cast<float>(c));  // equal chains would be merged into one
+  const Floats weight = splat(0.25f);
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    for (std::size_t r = 0; r < rounds; ++r) {
+      const std::uint16_t* p = block + r * kElements;
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        const Floats x = kBf16 ? widen_bf16(p + v * kFloats) : widen_f16(p + v * kFloats);
+#pragma GCC unroll 32
+        for (int g = 0; g < kGroup; ++g)
+          chains[(v * kGroup + g) % kChains] = fma_floats(x, weight, chains[(v * kGroup + g) % kChains]);
+      }
+    }
+  }
+  keep(chains);
+  return per_pass * static_cast<double>(passes);
+}
+
+template <bool kBf16>
+double convert_any(int group, const std::uint16_t* block, std::size_t elements, double flops) {
+  if (group >= 32) return convert_group<kBf16, 32>(block, elements, flops);
+  if (group >= 16) return convert_group<kBf16, 16>(block, elements, flops);
+  if (group >= 8) return convert_group<kBf16, 8>(block, elements, flops);
+  if (group >= 4) return convert_group<kBf16, 4>(block, elements, flops);
+  if (group >= 2) return convert_group<kBf16, 2>(block, elements, flops);
+  return convert_group<kBf16, 1>(block, elements, flops);
+}
+
+double convert_fma(Storage storage, int group, const std::uint16_t* block, std::size_t elements, double flops) {
+  return storage == Storage::bf16 ? convert_any<true>(group, block, elements, flops)
+                                  : convert_any<false>(group, block, elements, flops);
+}
+
+constexpr Isa kIsa = Isa::KVROOF_ISA;
+
+}  // namespace
+
+extern const ProbeTable probes;
+const ProbeTable probes = {kIsa, read, fma_f32, convert_fma};
+
+}  // namespace kvroof::bench::KVROOF_NS

@@ -1,0 +1,56 @@
+// The kernel under test over every cache of a rotation, with all that a call needs made beforehand, and its check
+// against the oracle whatever the layout of the rows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/cases.hpp"
+#include "bench/decode_setup.hpp"
+#include "kernels/kernels.hpp"
+
+namespace kvroof::bench {
+
+// One call's sequences: their views and the runs behind them.
+struct CallViews {
+  std::vector<std::vector<RowRun>> runs;  // per sequence
+  std::vector<KvView> views;              // `runs` pointers are set by KernelRun
+};
+
+// The one-run view of a head-major cache: K rows, then V rows.
+CallViews contiguous_views(const DecodeCase& c, const std::byte* k, const std::byte* v);
+
+class KernelRun {
+ public:
+  // calls[i]: what call number i reads; the rotation goes through them. The window is unlimited for c.window == 0.
+  KernelRun(const DecodeCase& c, std::vector<CallViews> calls);
+
+  void call(std::int64_t visit);
+  const float* out() const { return out_.data(); }
+  const float* lse() const { return lse_.data(); }
+  std::int64_t bytes() const { return attention_bytes(args_[0]); }
+  std::int64_t flops() const { return attention_flops(args_[0]); }
+  std::string hash() const;  // of the last call's output
+
+  // The oracle's answers to call 0: first and last sequence, query and head.
+  std::vector<DecodeSetup::Sample> oracle_samples() const;
+  // The last call's results, which must have been call 0, against them.
+  Check check(const std::vector<DecodeSetup::Sample>& samples) const;
+
+ private:
+  DecodeCase c_;
+  std::vector<float> q_, out_, lse_;
+  std::vector<CallViews> calls_;
+  std::vector<std::vector<AttentionSequence>> sequences_;
+  std::vector<AttentionArgs> args_;
+  std::vector<std::byte> workspace_;
+  std::span<std::byte> aligned_;
+};
+
+// Queries are the same for every row of a shape: element i of one stream.
+std::vector<float> query_values(std::size_t count);
+
+}  // namespace kvroof::bench

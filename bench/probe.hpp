@@ -1,0 +1,50 @@
+// The loops that measure roofs, compiled once per instruction set like the kernels (isa/probe.cpp): what the machine
+// gives to the widest loads and to FMA with nothing else to do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.hpp"
+
+namespace kvroof::bench {
+
+// How the read probe walks its two ranges (a thread's share of K and of V). The pieces are read side by side.
+struct ReadVariant {
+  int streams;         // 1: K, then V. 2, 4, 8: that many pieces at once, half of them from each range
+  int prefetch_bytes;  // software prefetch so far ahead in each piece; 0: none
+  const char* name;
+};
+
+inline constexpr ReadVariant kReadVariants[] = {
+    {1, 0, "streams1"}, {1, 1024, "streams1_pf1024"}, {1, 4096, "streams1_pf4096"},
+    {2, 0, "streams2"}, {2, 1024, "streams2_pf1024"}, {2, 4096, "streams2_pf4096"},
+    {4, 0, "streams4"}, {4, 1024, "streams4_pf1024"}, {4, 4096, "streams4_pf4096"},
+    {8, 0, "streams8"}, {8, 2048, "streams8_pf2048"},
+};
+
+struct ReadShare {
+  const std::byte* k;
+  std::size_t k_bytes;
+  const std::byte* v;
+  std::size_t v_bytes;
+};
+
+// Query heads per key that the conversion probe knows; a group between two uses the lower one.
+inline constexpr int kConvertGroups[] = {1, 2, 4, 8, 16, 32};
+
+struct ProbeTable {
+  Isa isa;
+  // Every byte of the share once. Returns the sum of its 64-bit words (so that nothing can be left out, and a test can
+  // tell), a tail below 8 bytes left aside.
+  std::uint64_t (*read)(const ReadShare& share, const ReadVariant& variant);
+  // At least `flops` operations of independent f32 FMA chains in registers; returns the number done.
+  double (*fma_f32)(double flops);
+  // The same with what 16-bit storage forces before the first FMA: load 2-byte elements from `block` (in L1), widen,
+  // and use each widened vector in `group` FMAs. `elements` a multiple of 512.
+  double (*convert_fma)(Storage storage, int group, const std::uint16_t* block, std::size_t elements, double flops);
+};
+
+const ProbeTable& probe_table(Isa isa);  // throws Error(bad_isa) if it is not built or cannot run here
+
+}  // namespace kvroof::bench

@@ -1,0 +1,126 @@
+#include "bench/roofs.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "bench/clock.hpp"
+#include "bench/statistics.hpp"
+#include "bench/threads.hpp"
+#include "kernels/cpu.hpp"
+
+namespace kvroof::bench {
+
+#if defined(__x86_64__)
+namespace isa_avx2 {
+extern const ProbeTable probes;
+}
+namespace isa_avx512 {
+extern const ProbeTable probes;
+}
+#elif defined(__aarch64__)
+namespace isa_neon {
+extern const ProbeTable probes;
+}
+#endif
+namespace isa_portable {
+extern const ProbeTable probes;
+}
+
+const ProbeTable& probe_table(Isa isa) {
+  if (!isa_supported(isa)) throw Error(ErrorCode::bad_isa, std::string(isa_name(isa)) + ": " + isa_missing(isa));
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::avx2: return isa_avx2::probes;
+    case Isa::avx512: return isa_avx512::probes;
+#elif defined(__aarch64__)
+    case Isa::neon: return isa_neon::probes;
+#endif
+    default: return isa_portable::probes;
+  }
+}
+
+namespace {
+
+constexpr std::size_t kBlockElements = 4096;  // 8 KiB: stays in any L1
+// A pass of choosing reads at most this much; beyond it the walk is the same, only longer.
+constexpr std::size_t kChoiceBytes = std::size_t{192} << 20;
+
+// Values a sum can be made of without overflow: 0.5 and -0.25 in turn.
+std::vector<std::uint16_t> block_of(std::uint16_t even, std::uint16_t odd) {
+  std::vector<std::uint16_t> block(kBlockElements);
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = i % 2 == 0 ? even : odd;
+  return block;
+}
+
+}  // namespace
+
+Roofs::Roofs(Isa isa) : table_(probe_table(isa)) {
+  blocks_[0] = block_of(0x3800, 0xb400);
+  blocks_[1] = block_of(0x3f00, 0xbe80);
+}
+
+std::uint64_t Roofs::read(const CacheSet& set, std::int64_t slot, int threads, const ReadVariant& variant) const {
+  std::atomic<std::uint64_t> sum{0};
+  const std::byte* const k = set.k(slot);
+  const std::byte* const v = set.v(slot);
+  run_team(threads, [&](int p) {
+    const std::size_t k0 = share_begin(set.k_bytes, threads, p), k1 = share_begin(set.k_bytes, threads, p + 1);
+    const std::size_t v0 = share_begin(set.v_bytes, threads, p), v1 = share_begin(set.v_bytes, threads, p + 1);
+    sum.fetch_add(table_.read({k + k0, k1 - k0, v + v0, v1 - v0}, variant), std::memory_order_relaxed);
+  });
+  return sum.load(std::memory_order_relaxed);
+}
+
+const ReadVariant& Roofs::read_variant(const CacheSet& set, int threads, bool cold) {
+  const ReadVariant*& chosen = variants_[{set.slot_bytes(), threads, cold}];
+  if (chosen != nullptr) return *chosen;
+  CacheSet part = set;
+  if (set.slot_bytes() > kChoiceBytes) {  // the first stretch of K and of as many bytes behind it
+    part.k_bytes = part.v_bytes = kChoiceBytes / 2;
+    part.count = static_cast<std::int64_t>(set.total_bytes() / part.slot_bytes());
+  }
+  // Enough calls per sample that starting the team is not what is compared.
+  const std::int64_t calls =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>((std::size_t{4} << 20) / part.slot_bytes()));
+  constexpr int kPasses = 5;
+  std::int64_t visit = 0;
+  std::vector<std::vector<double>> times(std::size(kReadVariants));
+  std::uint64_t sum = 0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (std::size_t i = 0; i < std::size(kReadVariants); ++i) {
+      const std::int64_t start = now_ns();
+      for (std::int64_t c = 0; c < calls; ++c) sum += read(part, visit++, threads, kReadVariants[i]);
+      times[i].push_back(static_cast<double>(now_ns() - start));
+    }
+    // Passes over more than the last-level cache agree well; three are enough there.
+    if (pass >= 2 && part.slot_bytes() * static_cast<std::size_t>(calls) > kChoiceBytes / 4) break;
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < times.size(); ++i)
+    if (median(times[i]) < median(times[best])) best = i;
+  if (sum == 0) best = 0;  // also keeps the sums alive
+  chosen = &kReadVariants[best];
+  return *chosen;
+}
+
+double Roofs::compute(const ComputeOp& op, int threads, double ns) {
+  const auto run = [&](double flops) {
+    if (op.storage != Storage::f16 && op.storage != Storage::bf16) return table_.fma_f32(flops);
+    return table_.convert_fma(op.storage, op.group, blocks_[op.storage == Storage::bf16].data(), kBlockElements, flops);
+  };
+  double& rate = flops_per_ns_[op.name()];
+  if (rate == 0) {
+    double flops = 1e5;
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t start = now_ns();
+      const double done = run(flops);
+      rate = done / static_cast<double>(std::max<std::int64_t>(1, now_ns() - start));
+      flops = rate * 1e5;  // 0.1 ms
+    }
+  }
+  std::atomic<double> total{0};
+  run_team(threads, [&](int) { total.fetch_add(run(rate * ns)); });
+  return total.load();
+}
+
+}  // namespace kvroof::bench

@@ -1,0 +1,112 @@
+#include "bench/tuple.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "bench/cgroup.hpp"
+#include "bench/clock.hpp"
+#include "bench/threads.hpp"
+
+namespace kvroof::bench {
+
+TupleRun::TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c)
+    : sweep_(sweep),
+      caches_(caches),
+      c_(c),
+      op_{c.storage, static_cast<int>(std::min<std::int64_t>(c.group() * c.n, 32))},
+      variant_(sweep.roofs.read_variant(caches, c.threads, c.cold)) {
+  conditions_.mhz_before = measured_mhz();
+  throttled_before_ = cgroup_throttled();
+  probe_at_ = add({"probe", [this](std::int64_t visit) { sweep_.roofs.read(caches_, visit, c_.threads, variant_); }});
+  const auto compute = [this](std::int64_t) { compute_flops_ = sweep_.roofs.compute(op_, c_.threads, 3e5); };
+  compute(0);
+  compute_at_ = add({"compute", compute});
+}
+
+std::size_t TupleRun::add(Contender contender) {
+  contenders_.push_back(std::move(contender));
+  return contenders_.size() - 1;
+}
+
+std::size_t TupleRun::add_kernel(KernelRun& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
+                                 double budget_share) {
+  try {
+    kernel.call(0);
+  } catch (const Error& error) {
+    set_not_run(row, error.code == ErrorCode::bad_isa ? "unsupported" : "not_measured", error.what());
+    return kNone;
+  }
+  row["op"] = op_.name();
+  row["cache_copies"] = caches_.count;
+  row["output_hash"] = kernel.hash();
+  row["bytes"] = kernel.bytes();
+  row["flops"] = kernel.flops();
+  row["intensity"] = static_cast<double>(kernel.flops()) / static_cast<double>(kernel.bytes());
+  const Check check = kernel.check(samples);
+  set_check(row, check);
+  if (!check.passed) {
+    char text[120];
+    std::snprintf(text, sizeof text, "wrong result: error %.3g times the oracle's bound", check.max_error);
+    set_not_run(row, "not_measured", text);
+    return kNone;
+  }
+  return add({row["name"].get<std::string>(), [&kernel](std::int64_t visit) { kernel.call(visit); }, budget_share});
+}
+
+void TupleRun::measure(double seconds, int least_pairs) {
+  PairingOptions options = sweep_.pairing(seconds, caches_.count);
+  options.min_repetitions = std::max(options.min_repetitions, least_pairs);
+  options.max_repetitions = std::max(options.max_repetitions, least_pairs);
+  paired_ = run_paired(contenders_, options);
+  conditions_.mhz_after = measured_mhz();
+  const auto throttled_after = cgroup_throttled();
+  if (throttled_before_ && throttled_after) conditions_.throttled = *throttled_after - *throttled_before_;
+  gflops_ = paired_.time_ns[compute_at_];
+  for (double& value : gflops_)
+    if (value > 0) value = compute_flops_ / value;
+}
+
+void TupleRun::set_measured(Json& row, std::size_t at, std::size_t kvroof_at) const {
+  Timed timed;
+  timed.time_ns = &paired_.time_ns[at];
+  timed.probe_ns = &paired_.time_ns[probe_at_];
+  timed.probe_bytes = static_cast<std::int64_t>(caches_.slot_bytes());
+  timed.compute_gflops = &gflops_;
+  timed.kvroof_ns = kvroof_at == kNone ? nullptr : &paired_.time_ns[kvroof_at];
+  timed.calls = paired_.calls[at];
+  set_times(row, timed);
+  set_conditions(row, conditions_);
+}
+
+Json TupleRun::probe_row(const DecodeCase& c, const std::string& tuple, std::size_t kvroof_at) const {
+  Json row = decode_row(c, "probe", tuple);
+  row["form"] = variant_.name;
+  row["cache_copies"] = caches_.count;
+  row["flops"] = 0;
+  row["intensity"] = 0;
+  Timed timed;
+  timed.time_ns = &paired_.time_ns[probe_at_];
+  timed.kvroof_ns = kvroof_at == kNone ? nullptr : &paired_.time_ns[kvroof_at];
+  timed.calls = paired_.calls[probe_at_];
+  set_times(row, timed);
+  row["read_roof_gb_per_s"] = row["gb_per_s"];
+  set_conditions(row, conditions_);
+  return row;
+}
+
+Ratio TupleRun::ratio(std::size_t a, std::size_t b) const {
+  if (a == kNone || b == kNone) return {};
+  return summarize(pair_ratios(paired_.time_ns[a], paired_.time_ns[b]));
+}
+
+std::vector<Json> rows_not_run(const DecodeCase& c, const std::vector<std::string>& impls, const std::string& status,
+                               const std::string& reason) {
+  std::vector<Json> rows;
+  for (const std::string& impl : impls) {
+    rows.push_back(decode_row(c, impl, row_name(c, "kvroof")));
+    set_not_run(rows.back(), status, reason);
+  }
+  return rows;
+}
+
+}  // namespace kvroof::bench
