@@ -67,7 +67,8 @@ void check_view(const AttentionSequence& seq, const AttentionArgs& args, const s
   if (kv.end_position < seq.n || kv.end_position > kMaxPosition)
     throw Error(ErrorCode::bad_view, where + ": end_position " + number(kv.end_position) + " must be at least n = " +
                                          number(seq.n) + " and at most 2^48");
-  if (kv.runs == nullptr || kv.run_count < 1) throw Error(ErrorCode::bad_view, where + ": no runs");
+  const bool sliced = args.segment_begin > 0 || args.segment_end <= (kv.end_position - 1) / kSegmentRows;
+  if (kv.run_count < (sliced ? 0 : 1) || (kv.run_count > 0 && kv.runs == nullptr)) throw Error(ErrorCode::bad_view, where + ": no runs");
   std::int64_t end = 0;
   for (std::int64_t i = 0; i < kv.run_count; ++i) {
     const RowRun& run = kv.runs[i];
@@ -83,8 +84,10 @@ void check_view(const AttentionSequence& seq, const AttentionArgs& args, const s
   else if (args.expansion != nullptr) throw Error(ErrorCode::bad_view, where + ": reconstruction needs latent rows");
   const std::int64_t oldest = kv.end_position - seq.n;
   const std::int64_t begin = oldest < args.options.window ? 0 : oldest - args.options.window + 1;
-  check_runs(kv, begin, kv.end_position, where);
-  check_runs(kv, 0, std::min(args.options.kept_tokens, kv.end_position), where);
+  const std::int64_t slice_begin = std::min(args.segment_begin, kMaxPosition) * kSegmentRows;
+  const std::int64_t slice_end = args.segment_end > kMaxPosition ? kv.end_position : args.segment_end * kSegmentRows;
+  check_runs(kv, std::max(begin, slice_begin), std::min(kv.end_position, slice_end), where);
+  check_runs(kv, slice_begin, std::min(std::min(args.options.kept_tokens, kv.end_position), slice_end), where);
 }
 
 }  // namespace
@@ -92,6 +95,8 @@ void check_view(const AttentionSequence& seq, const AttentionArgs& args, const s
 void attention_check(const AttentionArgs& args) {
   check_shape(args.shape);
   check_options(args.options);
+  if (args.segment_begin < 0 || args.segment_end < args.segment_begin)
+    throw Error(ErrorCode::bad_option, "segments [" + number(args.segment_begin) + ", " + number(args.segment_end) + ") are no range");
   if (args.sequences.empty()) return;
   const KvView& first = args.sequences[0].kv;
   for (std::size_t i = 0; i < args.sequences.size(); ++i) {

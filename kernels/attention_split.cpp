@@ -1,6 +1,7 @@
 #include "kernels/attention_split.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace kvroof {
 namespace {
@@ -29,9 +30,14 @@ void set_queries(AttentionGroup& group, const AttentionArgs& args, std::int64_t 
   const std::int64_t window = args.options.window;
   group.window_begin = group.first_position < window ? 0 : group.first_position - window + 1;
   group.kept_end = std::min(std::min(args.options.kept_tokens, group.window_begin), group.last_position + 1);
-  group.window_segment = group.window_begin / kSegmentRows;
-  group.kept_segments = std::min((group.kept_end + kSegmentRows - 1) / kSegmentRows, group.window_segment);
-  group.segments = group.kept_segments + group.last_position / kSegmentRows - group.window_segment + 1;
+  const std::int64_t window_segment = group.window_begin / kSegmentRows;
+  const std::int64_t kept_segments = std::min((group.kept_end + kSegmentRows - 1) / kSegmentRows, window_segment);
+  const std::int64_t end_segment = group.last_position / kSegmentRows + 1;
+  // cut to the slice of segments this call reads
+  group.kept_segment = std::min(args.segment_begin, kept_segments);
+  group.kept_segments = std::min(args.segment_end, kept_segments) - group.kept_segment;
+  group.window_segment = std::clamp(args.segment_begin, window_segment, end_segment);
+  group.segments = group.kept_segments + std::clamp(args.segment_end, group.window_segment, end_segment) - group.window_segment;
 }
 
 std::int64_t segment_rows(const AttentionGroup& group, std::int64_t segment) {
@@ -39,8 +45,10 @@ std::int64_t segment_rows(const AttentionGroup& group, std::int64_t segment) {
   return overlap(begin, end, 0, group.kept_end) + overlap(begin, end, group.window_begin, group.last_position + 1);
 }
 
-std::int64_t group_rows(const AttentionGroup& group) {
-  return group.kept_end + group.last_position + 1 - group.window_begin;
+std::int64_t group_rows(const AttentionGroup& group, const AttentionArgs& args) {
+  const std::int64_t begin = args.segment_begin * kSegmentRows;
+  const std::int64_t end = args.segment_end > group.last_position / kSegmentRows ? group.last_position + 1 : args.segment_end * kSegmentRows;
+  return overlap(begin, end, 0, group.kept_end) + overlap(begin, end, group.window_begin, group.last_position + 1);
 }
 
 // Rows of K heads lie side by side in a token-major cache; then several heads are read together.
@@ -61,7 +69,7 @@ std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
 }  // namespace
 
 std::int64_t group_segment(const AttentionGroup& group, std::int64_t ordinal) {
-  return ordinal < group.kept_segments ? ordinal : group.window_segment + ordinal - group.kept_segments;
+  return ordinal < group.kept_segments ? group.kept_segment + ordinal : group.window_segment + ordinal - group.kept_segments;
 }
 
 std::int64_t first_run_at(const KvView& kv, std::int64_t position) {
@@ -75,6 +83,8 @@ std::int64_t first_run_at(const KvView& kv, std::int64_t position) {
 
 AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   AttentionSplit split;
+  const bool sliced = args.segment_begin > 0 || args.segment_end != std::numeric_limits<std::int64_t>::max();
+  if (sliced) parts = 1;  // groups must be the same in every process, whatever its threads
   const AttentionShape& shape = args.shape;
   split.group_heads = shape.query_heads / shape.kv_heads;
   split.dk_pad = round_up(shape.key_dim, kLanes);
@@ -105,7 +115,7 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
     const std::int64_t all = seq.n * split.group_heads;
     for (std::int64_t q = 0; q < all; q += split.query_tile) {
       set_queries(group, args, split.group_heads, q, std::min(split.query_tile, all - q));
-      split.total_cost += group_rows(group) * row_cost(shape.kv_heads, group.queries);
+      split.total_cost += group_rows(group, args) * row_cost(shape.kv_heads, group.queries);
     }
   }
   split.max_queries = split.head_run * round_up(split.query_tile, kLanes);
@@ -137,6 +147,10 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   split.nodes = take(2 * split.node_slots * static_cast<std::int64_t>(split.node_bytes));
   split.part_bytes = static_cast<std::size_t>(round_up(static_cast<std::int64_t>(at), 4096)) + 64;  // odd lines: no 4K alias
   return split;
+}
+
+std::size_t partials_entry_bytes(const AttentionSplit& split) {
+  return kPartialsHeaderBytes + static_cast<std::size_t>(split.node_slots) * split.node_bytes;
 }
 
 AttentionCursor::AttentionCursor(const AttentionArgs& args, const AttentionSplit& split, int parts, int part)
@@ -171,12 +185,18 @@ bool AttentionCursor::load_group() {
   return false;
 }
 
+bool AttentionCursor::next_group(AttentionGroup& group) {
+  if (!load_group()) return false;
+  group = group_;
+  return true;
+}
+
 bool AttentionCursor::next(Item& item) {
   for (;;) {
     if (!loaded_) {
       if (!load_group()) return false;
       loaded_ = true;
-      const std::int64_t whole = group_rows(group_) * row_cost(group_.heads, group_.queries);
+      const std::int64_t whole = group_rows(group_, args_) * row_cost(group_.heads, group_.queries);
       if (cost_ + whole <= begin_) { cost_ += whole; loaded_ = false; continue; }
     }
     while (ordinal_ < group_.segments) {

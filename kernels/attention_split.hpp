@@ -22,7 +22,8 @@ struct AttentionGroup {
   std::int64_t last_position = 0;         // and of its latest
   std::int64_t kept_end = 0;              // rows [0, kept_end) are kept tokens outside the window
   std::int64_t window_begin = 0;          // rows [window_begin, last_position] are seen by some query
-  std::int64_t kept_segments = 0;         // segments that hold kept rows only
+  std::int64_t kept_segment = 0;          // first segment that holds kept rows only
+  std::int64_t kept_segments = 0;         // and how many there are
   std::int64_t window_segment = 0;        // first segment of the window
   std::int64_t segments = 0;
 };
@@ -75,13 +76,15 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts);
 class AttentionCursor {
  public:
   AttentionCursor(const AttentionArgs& args, const AttentionSplit& split, int parts, int part);
-  // The next item; false at the end. `group` stays valid until the call after next.
+  // The next item of the part; false at the end.
   struct Item {
     AttentionGroup group;
     std::int64_t ordinal;   // k-th segment of the group
     std::int64_t segment;   // absolute segment index
   };
   bool next(Item& item);
+  // Every group in order, whatever the part; not to be mixed with next().
+  bool next_group(AttentionGroup& group);
 
  private:
   bool load_group();  // group_ from (sequence_, run_, tile_); false past the last one
@@ -93,6 +96,16 @@ class AttentionCursor {
   bool loaded_ = false;
   AttentionGroup group_;
 };
+
+// A group's place in a block of partials: a header, then nodes as in an open group.
+struct PartialsEntry {
+  std::int64_t group_id;   // of the group it belongs to, to refuse a foreign block
+  std::int64_t results;
+  std::int32_t node_count;
+  struct { std::int64_t index; std::int32_t level; } nodes[kMaxNodes];
+};
+inline constexpr std::size_t kPartialsHeaderBytes = (sizeof(PartialsEntry) + 63) / 64 * 64;
+std::size_t partials_entry_bytes(const AttentionSplit& split);
 
 std::int64_t group_segment(const AttentionGroup& group, std::int64_t ordinal);
 

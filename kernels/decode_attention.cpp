@@ -3,18 +3,46 @@
 
 #include <string>
 
+#include "kernels/attention_split.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/rope.hpp"
 
 namespace kvroof {
 
 void attention_run_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, Isa isa) {
-  kernel_table(isa).attention_run_part(args, parts, part, workspace);
+  kernel_table(isa).attention_run_part(args, parts, part, workspace, nullptr);
 }
 
 void attention_merge_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, Isa isa) {
-  kernel_table(isa).attention_merge_part(args, parts, part, workspace);
+  kernel_table(isa).attention_merge_part(args, parts, part, workspace, nullptr);
 }
+
+namespace {
+
+void require(ErrorCode code, const char* name, std::span<const std::byte> memory, std::size_t bytes) {
+  if (memory.size() < bytes || reinterpret_cast<std::uintptr_t>(memory.data()) % 64 != 0)
+    throw Error(code, std::string(name) + " has " + std::to_string(memory.size()) + " bytes: needs " + std::to_string(bytes) +
+                          ", aligned to 64");
+}
+
+void run_all(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::byte* partials, const KernelTable& table) {
+  if (threads == 1) {
+    table.attention_run_part(args, 1, 0, workspace.data(), partials);
+    return;  // one part finishes every group itself
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    // the run-time may grant fewer threads than asked for; the parts are shared out all the same
+    const int team = omp_get_num_threads();
+    for (int part = omp_get_thread_num(); part < threads; part += team)
+      table.attention_run_part(args, threads, part, workspace.data(), partials);
+#pragma omp barrier
+    for (int part = omp_get_thread_num(); part < threads; part += team)
+      table.attention_merge_part(args, threads, part, workspace.data(), partials);
+  }
+}
+
+}  // namespace
 
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads) {
   decode_attention(args, workspace, threads, default_isa());
@@ -25,21 +53,59 @@ void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace,
   attention_check(args);
   const std::size_t bytes = attention_workspace_bytes(args, threads);
   if (bytes == 0) return;
-  if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 != 0)
-    throw Error(ErrorCode::bad_workspace, "workspace has " + std::to_string(workspace.size()) + " bytes: needs " +
-                                              std::to_string(bytes) + ", aligned to 64");
-  if (threads == 1) {
-    table.attention_run_part(args, 1, 0, workspace.data());
-    return;  // one part finishes every group itself
+  require(ErrorCode::bad_workspace, "workspace", workspace, bytes);
+  run_all(args, workspace, threads, nullptr, table);
+}
+
+std::size_t attention_partials_bytes(const AttentionArgs& args) {
+  attention_workspace_bytes(args, 1);  // the shape's refusals
+  if (args.sequences.empty()) return 0;
+  AttentionArgs slice = args;
+  slice.segment_end = slice.segment_begin = 1;  // any slice: groups do not depend on which
+  const AttentionSplit split = make_attention_split(slice, 1);
+  AttentionCursor cursor(slice, split, 1, 0);
+  AttentionGroup group;
+  std::size_t groups = 0;
+  while (cursor.next_group(group)) ++groups;
+  return groups * partials_entry_bytes(split);
+}
+
+void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::span<std::byte> partials,
+                        Isa isa) {
+  const KernelTable& table = kernel_table(isa);
+  if (args.segment_end == kUnlimitedWindow)
+    throw Error(ErrorCode::bad_option, "segment_end is not set: partials are of a stated range of segments");
+  attention_check(args);
+  require(ErrorCode::bad_workspace, "workspace", workspace, attention_workspace_bytes(args, threads));
+  require(ErrorCode::bad_workspace, "partials", partials, attention_partials_bytes(args));
+  const AttentionSplit split = make_attention_split(args, threads);
+  AttentionCursor cursor(args, split, 1, 0);
+  AttentionGroup group;
+  while (cursor.next_group(group)) {  // a group without rows here leaves no nodes
+    auto* entry = reinterpret_cast<PartialsEntry*>(partials.data() + static_cast<std::size_t>(group.id) * partials_entry_bytes(split));
+    entry->group_id = group.id;
+    entry->results = group.heads * group.queries;
+    entry->node_count = 0;
   }
-#pragma omp parallel num_threads(threads)
-  {
-    // the run-time may grant fewer threads than asked for; the parts are shared out all the same
-    const int team = omp_get_num_threads();
-    for (int part = omp_get_thread_num(); part < threads; part += team) table.attention_run_part(args, threads, part, workspace.data());
-#pragma omp barrier
-    for (int part = omp_get_thread_num(); part < threads; part += team) table.attention_merge_part(args, threads, part, workspace.data());
+  run_all(args, workspace, threads, partials.data(), table);
+}
+
+void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* const> blocks, Isa isa) {
+  AttentionArgs whole = args;
+  whole.segment_begin = 0;
+  whole.segment_end = kUnlimitedWindow - 1;  // still a slice: the groups of attention_partials
+  const AttentionSplit split = make_attention_split(whole, 1);
+  AttentionCursor cursor(whole, split, 1, 0);
+  AttentionGroup group;
+  while (cursor.next_group(group)) {
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const auto* entry = reinterpret_cast<const PartialsEntry*>(blocks[b] + static_cast<std::size_t>(group.id) * partials_entry_bytes(split));
+      if (entry->group_id != group.id || entry->results != group.heads * group.queries || entry->node_count < 0 ||
+          entry->node_count > split.node_slots)
+        throw Error(ErrorCode::bad_view, "block " + std::to_string(b) + " of partials is damaged or belongs to other arguments");
+    }
   }
+  kernel_table(isa).attention_finish_partials(whole, blocks.data(), blocks.size());
 }
 
 void convert_to_f16(const float* from, std::uint16_t* to, std::size_t n, Isa isa) { kernel_table(isa).convert_to_f16(from, to, n); }

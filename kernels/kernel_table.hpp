@@ -10,8 +10,10 @@ namespace kvroof {
 
 struct KernelTable {
   Isa isa;
-  void (*attention_run_part)(const AttentionArgs&, int parts, int part, std::byte* workspace);
-  void (*attention_merge_part)(const AttentionArgs&, int parts, int part, std::byte* workspace);
+  // partials: null, or where finished groups leave their nodes instead of writing out (attention_partials)
+  void (*attention_run_part)(const AttentionArgs&, int parts, int part, std::byte* workspace, std::byte* partials);
+  void (*attention_merge_part)(const AttentionArgs&, int parts, int part, std::byte* workspace, std::byte* partials);
+  void (*attention_finish_partials)(const AttentionArgs&, std::byte* const* blocks, std::size_t count);
   void (*convert_to_f16)(const float*, std::uint16_t*, std::size_t);
   void (*convert_to_bf16)(const float*, std::uint16_t*, std::size_t);
   void (*convert_from_f16)(const std::uint16_t*, float*, std::size_t);

@@ -79,6 +79,8 @@ struct AttentionArgs {
   AttentionOptions options;
   std::span<const AttentionSequence> sequences;  // all with one storage pair and latent_dim
   const LatentExpansion* expansion = nullptr;    // rows are latents to be expanded: then kv_heads == query_heads
+  std::int64_t segment_begin = 0;                // only rows of segments [segment_begin, segment_end) are read: with
+  std::int64_t segment_end = std::numeric_limits<std::int64_t>::max();  // attention_partials only, else leave them alone
 };
 
 // Work is cut into `parts` shares of nearly equal bytes, cut at segment boundaries; the result's bits do not depend on
@@ -95,6 +97,19 @@ void attention_merge_part(const AttentionArgs& args, int parts, int part, std::b
 // workspace: at least attention_workspace_bytes(args, threads).
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads);
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads, Isa isa);
+
+// ---- one context over several processes --------------------------------------------------------------------------------
+// Each process holds the rows of a range of whole segments (its views need list no others) and sets segment_begin and
+// segment_end to it; shape, options, q, n, end_position and out layout are the same everywhere. It computes partials, a
+// plain block of bytes that may be sent to a machine of the same byte order; one process joins the blocks of all, in
+// ascending order of their segments, by the same fixed tree: the bits are those of one process with all rows.
+std::size_t attention_partials_bytes(const AttentionArgs& args);  // the same in every process
+// partials: attention_partials_bytes(args), 64-byte aligned. workspace as for decode_attention. out is not touched.
+void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::span<std::byte> partials,
+                        Isa isa);
+// Writes out and lse. The blocks are used up (joined in place). No rows are read: the views need only end_position,
+// storage and latent_dim. Throws Error(bad_view) if a block does not belong to these args.
+void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* const> blocks, Isa isa);
 
 // Bytes rule: unique cache bytes that must be read: every row visible to at least one query, K and V at storage width
 // plus int8 scales, once per KV head; an MLA row once for all heads. q, out, weights, tables and partials are not counted.

@@ -405,9 +405,55 @@ void run_segment(const Part& part, const AttentionGroup& group, const RowStream&
   }
 }
 
+PartialsEntry* partials_entry(const Part& part, std::byte* partials, std::int64_t group_id) {
+  return reinterpret_cast<PartialsEntry*>(partials + static_cast<std::size_t>(group_id) * partials_entry_bytes(part.split));
+}
+
+PartialNode entry_node(const Part& part, PartialsEntry* entry, int i) {
+  float* f = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(entry) + kPartialsHeaderBytes +
+                                      static_cast<std::size_t>(i) * part.split.node_bytes);
+  const std::int64_t results = entry->results, pad = part.split.dv_pad;
+  return {entry->nodes[i].index, entry->nodes[i].level, f + results * pad, f + results * pad + results, f};
+}
+
+// All nodes of a group are there: write its outputs, or leave the nodes where another process will join them to its own.
+void finish_nodes(const Part& part, const AttentionGroup& group, PartialNode* nodes, int count, std::byte* partials) {
+  const std::int64_t results = group.heads * group.queries, pad = part.split.dv_pad;
+  if (partials == nullptr) {
+    finish_group(part, group, merge_root(nodes, count, results, pad));
+    return;
+  }
+  PartialsEntry* entry = partials_entry(part, partials, group.id);
+  entry->node_count = count;
+  for (int i = 0; i < count; ++i) {
+    entry->nodes[i].index = nodes[i].index;
+    entry->nodes[i].level = nodes[i].level;
+    __builtin_memcpy(entry_node(part, entry, i).acc, nodes[i].acc,
+                     static_cast<std::size_t>(results * (pad + 2)) * sizeof(float));  // acc, max and sum lie together
+  }
+}
+
 }  // namespace
 
-void attention_run_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace) {
+void attention_finish_partials(const AttentionArgs& args, std::byte* const* blocks, std::size_t count) {
+  const FloatEnvironment environment;
+  const Part part(args, 1, 0, nullptr);
+  AttentionCursor cursor(args, part.split, 1, 0);
+  AttentionGroup group;
+  while (cursor.next_group(group)) {
+    const std::int64_t results = group.heads * group.queries;
+    PartialNode nodes[kMaxNodes];
+    int joined = 0;
+    for (std::size_t b = 0; b < count; ++b) {
+      PartialsEntry* entry = partials_entry(part, blocks[b], group.id);
+      for (int i = 0; i < entry->node_count; ++i)
+        joined = push_node(nodes, joined, entry_node(part, entry, i), results, part.split.dv_pad);
+    }
+    finish_group(part, group, merge_root(nodes, joined, results, part.split.dv_pad));
+  }
+}
+
+void attention_run_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace, std::byte* partials) {
   const FloatEnvironment environment;
   const Part part(args, parts, part_index, workspace);
   part.open(0)->group_id = part.open(1)->group_id = -1;
@@ -440,7 +486,7 @@ void attention_run_part(const AttentionArgs& args, int parts, int part_index, st
     if (item.ordinal + 1 == group.segments) {
       open->is_last = 1;
       if (open->is_first) {  // nobody else has a share of it
-        finish_group(part, group, merge_root(open->nodes, open->node_count, results, part.split.dv_pad));
+        finish_nodes(part, group, open->nodes, open->node_count, partials);
         open->group_id = -1;
       }
     }
@@ -448,7 +494,7 @@ void attention_run_part(const AttentionArgs& args, int parts, int part_index, st
   }
 }
 
-void attention_merge_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace) {
+void attention_merge_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace, std::byte* partials) {
   const FloatEnvironment environment;
   const Part part(args, parts, part_index, workspace);
   // the group that begins here and ends in a later part, if any
@@ -472,7 +518,7 @@ void attention_merge_part(const AttentionArgs& args, int parts, int part_index, 
       count = push_node(forest, count, open->nodes[i], results, part.split.dv_pad);
     if (open->is_last) break;
   }
-  finish_group(part, item.group, merge_root(forest, count, results, part.split.dv_pad));
+  finish_nodes(part, item.group, forest, count, partials);
 }
 
 }  // namespace kvroof::KVROOF_NS

@@ -6,8 +6,9 @@
 namespace kvroof::KVROOF_NS {
 
 // decode_attention.cpp
-void attention_run_part(const AttentionArgs& args, int parts, int part, std::byte* workspace);
-void attention_merge_part(const AttentionArgs& args, int parts, int part, std::byte* workspace);
+void attention_run_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, std::byte* partials);
+void attention_merge_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, std::byte* partials);
+void attention_finish_partials(const AttentionArgs& args, std::byte* const* blocks, std::size_t count);
 // convert_rows.cpp
 void convert_to_f16(const float* from, std::uint16_t* to, std::size_t n);
 void convert_to_bf16(const float* from, std::uint16_t* to, std::size_t n);

@@ -7,7 +7,7 @@ namespace kvroof::KVROOF_NS {
 
 extern const KernelTable table;
 const KernelTable table = {
-    Isa::KVROOF_ISA, attention_run_part, attention_merge_part, convert_to_f16, convert_to_bf16, convert_from_f16,
+    Isa::KVROOF_ISA, attention_run_part, attention_merge_part, attention_finish_partials, convert_to_f16, convert_to_bf16, convert_from_f16,
     convert_from_bf16, store_row, load_row, project, rope,
 };
 
