@@ -57,8 +57,6 @@ static_assert(static_cast<int>(ErrorCode::out_of_memory) + 1 == KVROOF_OUT_OF_ME
 // A fixed buffer, so that reporting that memory has run out needs none.
 thread_local char last_error[512] = "";
 
-Isa isa_of(const char* name) { return name == nullptr ? default_isa() : isa_from_name(name); }
-
 AttentionArgs args_of(const kvroof_attention_args* source) {
   const kvroof_attention_args& a = need(source, "args");
   AttentionArgs args;

@@ -48,6 +48,8 @@ inline Storage storage(kvroof_storage s) {
   return static_cast<Storage>(s);
 }
 
+inline Isa isa_of(const char* name) { return name == nullptr ? default_isa() : isa_from_name(name); }
+
 inline std::span<std::byte> lent(void* memory, std::size_t bytes) { return {static_cast<std::byte*>(memory), bytes}; }
 
 }  // namespace kvroof::c_api

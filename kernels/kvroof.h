@@ -235,6 +235,40 @@ void kvroof_pack_weights(const float* w, int64_t outputs, int64_t inputs, float*
 kvroof_status kvroof_project(const float* packed, const float* x, int64_t outputs, int64_t inputs, float* y,
                              const char* isa);
 
+/* ---- multi-head latent attention (mla.hpp) -------------------------------------------------------------------------
+ * Rows are kept by the caches above: shape {1, latent_dim + rope_dim, latent_dim, storage, storage, latent_dim}. */
+typedef struct kvroof_mla_shape {
+  int64_t heads, nope_dim, rope_dim, value_dim, latent_dim;
+  int64_t model_dim; /* 0: no compression */
+} kvroof_mla_shape;
+
+typedef struct kvroof_mla_matrix { /* row-major floats, and how many there are */
+  const float* data;
+  size_t floats;
+} kvroof_mla_matrix;
+
+typedef struct kvroof_mla_weights kvroof_mla_weights;
+/* Copies w_uk [heads][nope][latent], w_uv [heads][value][latent] and, where model_dim is not 0, w_dkv [latent][model]
+ * and w_kr [rope][model]. */
+kvroof_status kvroof_mla_weights_create(kvroof_mla_shape shape, kvroof_mla_matrix w_uk, kvroof_mla_matrix w_uv,
+                                        kvroof_mla_matrix w_dkv, kvroof_mla_matrix w_kr, kvroof_mla_weights** weights);
+void kvroof_mla_weights_destroy(kvroof_mla_weights* weights); /* NULL is allowed */
+
+/* x [n][model_dim], inv_freq [rope_dim/2] -> rows [n][latent_dim + rope_dim], to be appended to a cache. */
+kvroof_status kvroof_mla_compress(const kvroof_mla_weights* weights, const float* x, int64_t n, int64_t first_position,
+                                  const double* inv_freq, int interleaved, float* rows, int threads, const char* isa);
+
+enum { KVROOF_MLA_ABSORBED = 0, KVROOF_MLA_RECONSTRUCT = 1 };
+typedef struct kvroof_mla_args { /* q [n][heads][nope + rope], out [n][heads][value] */
+  const kvroof_mla_weights* weights;
+  kvroof_attention_options options;
+  const kvroof_attention_sequence* sequences;
+  size_t sequence_count;
+} kvroof_mla_args;
+kvroof_status kvroof_mla_workspace_bytes(const kvroof_mla_args* args, int form, int threads, size_t* bytes);
+kvroof_status kvroof_mla_attention(const kvroof_mla_args* args, int form, void* workspace, size_t workspace_bytes,
+                                   int threads, const char* isa);
+
 #ifdef __cplusplus
 }
 #endif

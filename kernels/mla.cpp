@@ -15,15 +15,18 @@ void require_dim(const char* name, std::int64_t value, std::int64_t least) {
 }
 
 // Three factors of at most 2^20 each: the product is below 2^63.
-std::int64_t matrix_floats(std::int64_t matrices, std::int64_t rows, std::int64_t columns) { return matrices * rows * columns; }
+std::int64_t matrix_floats(std::int64_t matrices, std::int64_t rows, std::int64_t columns) {
+  return matrices * rows * columns;
+}
 
 void require_weights(const char* name, std::span<const float> w, std::int64_t matrices, std::int64_t rows,
                      std::int64_t columns) {
   const std::int64_t needed = matrix_floats(matrices, rows, columns);
   if (static_cast<std::uint64_t>(needed) != w.size())
-    throw Error(ErrorCode::bad_shape, std::string("mla: ") + name + " has " + std::to_string(w.size()) + " floats, needs " +
-                                          (matrices == 1 ? "" : std::to_string(matrices) + " x ") + std::to_string(rows) +
-                                          " x " + std::to_string(columns) + " = " + std::to_string(needed));
+    throw Error(ErrorCode::bad_shape, std::string("mla: ") + name + " has " + std::to_string(w.size()) +
+                                          " floats, needs " + (matrices == 1 ? "" : std::to_string(matrices) + " x ") +
+                                          std::to_string(rows) + " x " + std::to_string(columns) + " = " +
+                                          std::to_string(needed));
   if (needed > 0 && w.data() == nullptr) throw Error(ErrorCode::bad_view, std::string("mla: ") + name + " is null");
 }
 
@@ -49,7 +52,8 @@ void mla_check_shape(const MlaShape& s) {
   require_dim("latent_dim", s.latent_dim, 1);
   require_dim("model_dim", s.model_dim, 0);
   if (s.rope_dim % 2 != 0)
-    throw Error(ErrorCode::bad_shape, "mla: rope_dim is " + std::to_string(s.rope_dim) + ", must be even: RoPE turns pairs");
+    throw Error(ErrorCode::bad_shape,
+                "mla: rope_dim is " + std::to_string(s.rope_dim) + ", must be even: RoPE turns pairs");
   require_dim("nope_dim + rope_dim", s.nope_dim + s.rope_dim, 1);
   require_dim("latent_dim + rope_dim", s.latent_dim + s.rope_dim, 1);
 }

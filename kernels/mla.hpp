@@ -1,5 +1,6 @@
-// Multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). A token's keys and values of all heads are
-// kept as one row, a latent c of d_c floats and one rotated key k_R that all heads share, and made from it where needed:
+// Multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). A token's keys and values of all heads
+// are kept as one row, a latent c of d_c floats and one rotated key k_R that all heads share, and made from it where
+// needed:
 //
 //   c = W_DKV x,   k_R = RoPE(W_KR x)                    compress: this row is the cache
 //   k_h = [W_UK_h c, k_R],   v_h = W_UV_h c              head h's key and value
@@ -13,21 +14,23 @@
 //                themselves with the latent as value (Dk = d_c + rope, Dv = d_c, one KV head), W_UV_h comes after the
 //                sum. Per head, query and row 2 (2 d_c + rope) flops and two small matrices per query.
 //
-// Few queries a row: absorbed. Very many: reconstruct. Where they cross depends on the machine, so MlaPlan compares times
-// that measure_mla_costs() took on it.
+// Few queries a row: absorbed. Very many: reconstruct. Where they cross depends on the machine, so MlaPlan compares
+// times that measure_mla_costs() took on it.
 //
-//   MlaShape shape{.heads = 128, .nope_dim = 128, .rope_dim = 64, .value_dim = 128, .latent_dim = 512, .model_dim = 7168};
+//   MlaShape shape{.heads = 128, .nope_dim = 128, .rope_dim = 64, .value_dim = 128, .latent_dim = 512,
+//                  .model_dim = 7168};
 //   MlaWeights weights(shape, {.w_uk = uk, .w_uv = uv, .w_dkv = dkv, .w_kr = kr});
-//   ContiguousCache cache(mla_cache_shape(shape, Storage::bf16));            // or RingCache, PagedCache
-//   mla_compress(weights, {x, model_dim, n, cache.next_position(), inv_freq, RopePairing::interleaved}, rows, threads);
+//   ContiguousCache cache(mla_cache_shape(shape, Storage::bf16));  // or RingCache, PagedCache
+//   MlaTokens tokens{x, model_dim, n, cache.next_position(), inv_freq, RopePairing::interleaved};
+//   mla_compress(weights, tokens, rows, threads);
 //   cache.append(packed_rows(cache.shape(), n, rows, nullptr));
-//   sequence.kv = cache.view();                                             // with q, n, out: an AttentionSequence
+//   sequence.kv = cache.view();  // with q, n, out: an AttentionSequence
 //   MlaArgs args{&weights, {.scale = scale}, {&sequence, 1}};
 //   mla_attention(args, mla_plan(args, costs).form, workspace, threads);
 //
 // scale is the caller's whole factor, with whatever a model's long-context rule puts on top of 1/sqrt(nope + rope)
-// (DeepSeek-V3: 0.135234); with a single visible row it has no effect, so a test at T = 1 says nothing about it. inv_freq
-// and the pairing must be the model's own, for k_R and for the query alike.
+// (DeepSeek-V3: 0.135234); with a single visible row it has no effect, so a test at T = 1 says nothing about it.
+// inv_freq and the pairing must be the model's own, for k_R and for the query alike.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +59,7 @@ void mla_check_shape(const MlaShape& shape);
 // latent_row_bytes(): 656 bytes for 512 + 64 in int8.
 CacheShape mla_cache_shape(const MlaShape& shape, Storage storage);
 
-// ---- weights ---------------------------------------------------------------------------------------------------------
+// ---- weights ----
 // Row-major, head after head. The spans' sizes must be exactly these, else Error(bad_shape) before anything is done.
 // (Checkpoints often keep W_UK and W_UV of a head one after the other in one matrix; take them apart first.)
 struct MlaWeightSource {
@@ -66,8 +69,8 @@ struct MlaWeightSource {
   std::span<const float> w_kr;   // [rope_dim][model_dim], empty where model_dim or rope_dim is 0
 };
 
-// The weights as the kernels read them (pack_weights of rope.hpp), copied once: W_UK for reconstruct, W_UK transposed for
-// the fold, W_UV for both, W_DKV and W_KR for compress. f32. Const calls may run on many threads at once.
+// The weights as the kernels read them (pack_weights of rope.hpp), copied once: W_UK for reconstruct, W_UK transposed
+// for the fold, W_UV for both, W_DKV and W_KR for compress. f32. Const calls may run on many threads at once.
 class MlaWeights {
  public:
   MlaWeights(const MlaShape& shape, const MlaWeightSource& source);  // throws bad_shape, bad_view (null), out_of_memory
@@ -88,31 +91,31 @@ class MlaWeights {
   const float *w_uk_ = nullptr, *w_ukt_ = nullptr, *w_uv_ = nullptr, *w_dkv_ = nullptr, *w_kr_ = nullptr;
 };
 
-// ---- compress --------------------------------------------------------------------------------------------------------
+// ---- compress ----
 struct MlaTokens {
-  const float* x = nullptr;        // hidden states, token r at x + r*row_stride, model_dim floats
+  const float* x = nullptr;  // hidden states, token r at x + r*row_stride, model_dim floats
   std::int64_t row_stride = 0;
   std::int64_t n = 0;
-  std::int64_t first_position = 0;  // absolute, of token 0: the cache's next_position()
+  std::int64_t first_position = 0;   // absolute, of token 0: the cache's next_position()
   std::span<const double> inv_freq;  // [rope_dim/2]
   RopePairing pairing = RopePairing::interleaved;
 };
 
-// rows [n][latent_dim + rope_dim] = (c, k_R) in f32, which the cache then rounds to its storage. Any token's bits are the
-// same alone and in a chunk. Bytes: W_DKV and W_KR once.
+// rows [n][latent_dim + rope_dim] = (c, k_R) in f32, which the cache then rounds to its storage. Any token's bits are
+// the same alone and in a chunk. Bytes: W_DKV and W_KR once.
 void mla_compress(const MlaWeights& weights, const MlaTokens& tokens, float* rows, int threads);
 void mla_compress(const MlaWeights& weights, const MlaTokens& tokens, float* rows, int threads, Isa isa);
 // The same on a caller's own threads: check once, then run every part, in any order.
 void mla_check_tokens(const MlaWeights& weights, const MlaTokens& tokens, const float* rows);
 void mla_compress_part(const MlaWeights& weights, const MlaTokens& tokens, float* rows, int parts, int part, Isa isa);
 
-// ---- attention -------------------------------------------------------------------------------------------------------
+// ---- attention ----
 enum class MlaForm : std::uint8_t { absorbed, reconstruct };
 const char* mla_form_name(MlaForm form);
 
 // As in decode attention, with q [n][heads][nope_dim + rope_dim] (the rope part rotated: rope() with head_stride, from
-// element nope_dim on), out [n][heads][value_dim], and kv the view of a latent cache. Chunks and any number of sequences;
-// options mean the same as there.
+// element nope_dim on), out [n][heads][value_dim], and kv the view of a latent cache. Chunks and any number of
+// sequences; options mean the same as there.
 struct MlaArgs {
   const MlaWeights* weights = nullptr;
   AttentionOptions options;
@@ -124,7 +127,8 @@ void mla_check(const MlaArgs& args);
 
 // Peak memory beside cache, weights, q and out; nothing else is allocated.
 //   reconstruct  per part less than 16 tiles of 64 x (latent + nope + rope + value) floats for up to 64 new tokens a
-//                sequence. Does not grow with T but for two partial results (value_dim + 2 floats a query) per doubling.
+//                sequence, 64 tiles for any number. Does not grow with T but for four partial results (value_dim + 2
+//                floats a query, of at most 256 queries) per doubling.
 //   absorbed     (2 latent + rope) floats per new token and head, beside the attention's own parts.
 // A long chunk may be cut into shorter calls; the bits stay the same.
 std::size_t mla_workspace_bytes(const MlaArgs& args, MlaForm form, int parts);  // workspace must be 64-byte aligned
@@ -168,33 +172,35 @@ inline void mla_absorbed_step(const MlaArgs& args, std::span<std::byte> workspac
 }
 
 // The middle of the absorbed form alone, for engines that fold elsewhere: q [n][heads][latent_dim + rope_dim] is q' and
-// the rotated query, out [n][heads][latent_dim] the weighted latents. No weights; attention_check, attention_workspace_bytes,
-// attention_bytes and attention_flops take these arguments as they are.
+// the rotated query, out [n][heads][latent_dim] the weighted latents. No weights; attention_check,
+// attention_workspace_bytes, attention_bytes and attention_flops take these arguments as they are.
 AttentionArgs mla_absorbed_args(const MlaShape& shape, const AttentionOptions& options,
                                 std::span<const AttentionSequence> sequences);
 void mla_absorbed(const MlaShape& shape, const AttentionOptions& options, std::span<const AttentionSequence> sequences,
                   std::span<std::byte> workspace, int threads, Isa isa);
 // And what stands before and after it, on dense arrays: q [tokens][heads][nope + rope] -> absorbed
 // [tokens][heads][latent + rope]; latent [tokens][heads][latent] -> out [tokens][heads][value].
-void mla_fold_queries(const MlaWeights& weights, const float* q, std::int64_t tokens, float* absorbed, int threads, Isa isa);
-void mla_expand_latents(const MlaWeights& weights, const float* latent, std::int64_t tokens, float* out, int threads, Isa isa);
+void mla_fold_queries(const MlaWeights& weights, const float* q, std::int64_t tokens, float* absorbed, int threads,
+                      Isa isa);
+void mla_expand_latents(const MlaWeights& weights, const float* latent, std::int64_t tokens, float* out, int threads,
+                        Isa isa);
 
-// Bytes rule: the cache's as in attention_bytes(); mla_weight_bytes() is W_UK and W_UV once (f32, without the padding of
-// packing), which mla_absorbed_step adds to it.
+// Bytes rule: the cache's as in attention_bytes(); mla_weight_bytes() is W_UK and W_UV once (f32, without the padding
+// of packing), which mla_absorbed_step adds to it.
 std::int64_t mla_cache_bytes(const MlaArgs& args);
 std::int64_t mla_weight_bytes(const MlaShape& shape);
 // Multiplications and additions of a whole call in this form, both folds included: see attention_flops().
 std::int64_t mla_flops(const MlaArgs& args, MlaForm form);
 
-// ---- which form ------------------------------------------------------------------------------------------------------
-// Seconds, as measured with `threads` threads. A "pass" is one row going by one tile of queries, a "pair" one query head
-// meeting one visible row.
+// ---- which form ----
+// Seconds, as measured with `threads` threads. A "pass" is one row going by one tile of queries, a "pair" one query
+// head meeting one visible row.
 struct MlaCosts {
-  double absorbed_pass = 0;      // all heads share it
+  double absorbed_pass = 0;  // all heads share it
   double absorbed_pair = 0;
-  double fold_call = 0;          // both folds, what the first token pays: reading the weights
-  double fold_token = 0;         // and each token, all heads
-  double reconstruct_pass = 0;   // per head: the row through W_UK and W_UV
+  double fold_call = 0;         // both folds, what the first token pays: reading the weights
+  double fold_token = 0;        // and each token, all heads
+  double reconstruct_pass = 0;  // per head: the row through W_UK and W_UV
   double reconstruct_pair = 0;
   int threads = 0;
 };
@@ -212,7 +218,8 @@ struct MlaPlan {
 // The form that `costs` predict to be faster for this call; absorbed where they are equal. Throws Error(bad_option) for
 // costs that were not measured (not finite, negative, or all zero).
 MlaPlan mla_plan(const MlaArgs& args, const MlaCosts& costs);
-inline void mla_attention(const MlaArgs& args, const MlaPlan& plan, std::span<std::byte> workspace, int threads, Isa isa) {
+inline void mla_attention(const MlaArgs& args, const MlaPlan& plan, std::span<std::byte> workspace, int threads,
+                          Isa isa) {
   mla_attention(args, plan.form, workspace, threads, isa);
 }
 

@@ -33,8 +33,8 @@ void check_rows(const MlaShape& s, std::span<const AttentionSequence> sequences)
     if (sequences[i].n > 0 && kv.k_row_stride < row && kv.k_row_stride > -row && sequences[i].kv.end_position > 1)
       throw Error(ErrorCode::bad_view, in_sequence(i) + ": row stride is " + std::to_string(kv.k_row_stride) +
                                            " bytes, a row of " + std::to_string(s.latent_dim) + " + " +
-                                           std::to_string(s.rope_dim) + " in " + storage_name(kv.k_storage) + " takes " +
-                                           std::to_string(row));
+                                           std::to_string(s.rope_dim) + " in " + storage_name(kv.k_storage) +
+                                           " takes " + std::to_string(row));
   }
 }
 
@@ -78,7 +78,8 @@ Layout make_layout(const MlaArgs& args, MlaForm form, int parts) {
   if (form == MlaForm::absorbed) {
     const std::size_t row = static_cast<std::size_t>(s.heads) * sizeof(float);  // below 2^23
     layout.sequences = take(args.sequences.size(), sizeof(AttentionSequence));
-    layout.queries = take(static_cast<std::size_t>(layout.tokens), row * static_cast<std::size_t>(s.latent_dim + s.rope_dim));
+    layout.queries =
+        take(static_cast<std::size_t>(layout.tokens), row * static_cast<std::size_t>(s.latent_dim + s.rope_dim));
     layout.latents = take(static_cast<std::size_t>(layout.tokens), row * static_cast<std::size_t>(s.latent_dim));
     layout.attention = take(attention_workspace_bytes(mla_absorbed_args(s, args.options, args.sequences), parts), 1);
   } else {
@@ -91,7 +92,8 @@ Layout make_layout(const MlaArgs& args, MlaForm form, int parts) {
 
 void check_form(MlaForm form) {
   if (form != MlaForm::absorbed && form != MlaForm::reconstruct)
-    throw Error(ErrorCode::bad_option, "mla: form is " + std::to_string(static_cast<int>(form)) + ", must be absorbed or reconstruct");
+    throw Error(ErrorCode::bad_option,
+                "mla: form is " + std::to_string(static_cast<int>(form)) + ", must be absorbed or reconstruct");
 }
 
 }  // namespace
@@ -146,7 +148,8 @@ MlaWork mla_prepare(const MlaArgs& args, MlaForm form, int parts, std::span<std:
   std::byte* memory = workspace.data();
   work.attention_memory = memory + layout.attention;
   if (form == MlaForm::reconstruct) {
-    work.attention = reconstruct_args(args, new (memory + layout.expansion) LatentExpansion(expansion_of(*args.weights)));
+    work.attention =
+        reconstruct_args(args, new (memory + layout.expansion) LatentExpansion(expansion_of(*args.weights)));
     return work;
   }
   const MlaShape& s = args.weights->shape();
@@ -179,9 +182,12 @@ void mla_run_part(const MlaWork& work, MlaPhase phase, int part) {
       if (absorbed) mla_fold_part(*work.weights, work.sequences, work.tokens, work.queries, work.parts, part, work.isa);
       break;
     case MlaPhase::attend: attention_run_part(work.attention, work.parts, part, work.attention_memory, work.isa); break;
-    case MlaPhase::merge: attention_merge_part(work.attention, work.parts, part, work.attention_memory, work.isa); break;
+    case MlaPhase::merge:
+      attention_merge_part(work.attention, work.parts, part, work.attention_memory, work.isa);
+      break;
     case MlaPhase::expand:
-      if (absorbed) mla_expand_part(*work.weights, work.sequences, work.tokens, work.latents, work.parts, part, work.isa);
+      if (absorbed)
+        mla_expand_part(*work.weights, work.sequences, work.tokens, work.latents, work.parts, part, work.isa);
       break;
   }
 }

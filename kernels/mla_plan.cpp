@@ -1,6 +1,6 @@
 // Which form of multi-head latent attention is faster for a call. Both take time linear in two counts, passes (a row
-// going by a tile of queries: converting it, and in reconstruct expanding it) and pairs (a query head meeting a row); the
-// absorbed form adds its two matrices per token. The factors are timed here, the counts follow from the call.
+// going by a tile of queries: converting it, and in reconstruct expanding it) and pairs (a query head meeting a row);
+// the absorbed form adds its two matrices per token. The factors are timed here, the counts follow from the call.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -28,7 +28,8 @@ Counts count(const AttentionArgs& args, int parts) {
   for (const AttentionSequence& sequence : args.sequences) {
     const std::int64_t oldest = sequence.kv.end_position - sequence.n;
     for (std::int64_t q = 0; q < sequence.n * group; q += tile) {
-      const std::int64_t first = oldest + q / group, last = oldest + (std::min(q + tile, sequence.n * group) - 1) / group;
+      const std::int64_t first = oldest + q / group,
+                         last = oldest + (std::min(q + tile, sequence.n * group) - 1) / group;
       const std::int64_t begin = first < window ? 0 : first - window + 1;
       counts.passes += static_cast<double>(last + 1 - begin + std::min(kept, begin));
     }
@@ -89,7 +90,8 @@ struct TimedRun {
 };
 
 TimedRun time_attention(AttentionArgs args, const ContiguousCache& cache, std::int64_t n, int threads, Isa isa) {
-  const std::int64_t query = args.shape.query_heads * args.shape.key_dim, result = args.shape.query_heads * args.shape.value_dim;
+  const std::int64_t query = args.shape.query_heads * args.shape.key_dim,
+                     result = args.shape.query_heads * args.shape.value_dim;
   const std::vector<float> q = some_floats(n * query);
   std::vector<float> out(static_cast<std::size_t>(n * result));
   AttentionSequence sequence;
@@ -118,7 +120,8 @@ ContiguousCache filled_cache(const MlaShape& s, Storage storage, std::int64_t ro
 double cost_of(const Counts& counts, double pass, double pair) { return counts.passes * pass + counts.pairs * pair; }
 
 void check_costs(const MlaCosts& c) {
-  const double all[] = {c.absorbed_pass, c.absorbed_pair, c.fold_call, c.fold_token, c.reconstruct_pass, c.reconstruct_pair};
+  const double all[] = {c.absorbed_pass, c.absorbed_pair,    c.fold_call,
+                        c.fold_token,    c.reconstruct_pass, c.reconstruct_pair};
   bool good = c.threads >= 1;
   for (const double x : all) good = good && x >= 0.0 && std::isfinite(x);
   if (!good || c.absorbed_pass + c.absorbed_pair <= 0.0 || c.reconstruct_pass + c.reconstruct_pair <= 0.0)

@@ -27,8 +27,8 @@ Range share(std::int64_t items, int parts, int part) {
 
 // body(head, block, sequence, r, token) for this part's share of heads x blocks x tokens.
 template <class Body>
-void each_token(std::int64_t heads, std::int64_t blocks, std::span<const AttentionSequence> sequences, std::int64_t tokens,
-                int parts, int part, const Body& body) {
+void each_token(std::int64_t heads, std::int64_t blocks, std::span<const AttentionSequence> sequences,
+                std::int64_t tokens, int parts, int part, const Body& body) {
   if (tokens == 0) return;
   Range items = share(heads * blocks * tokens, parts, part);
   while (items.begin < items.end) {
@@ -55,7 +55,8 @@ void on_threads(int threads, const Body& body) {
 }  // namespace
 
 void mla_require_threads(int threads) {
-  if (threads < 1) throw Error(ErrorCode::bad_shape, "mla: threads is " + std::to_string(threads) + ", must be at least 1");
+  if (threads < 1)
+    throw Error(ErrorCode::bad_shape, "mla: threads is " + std::to_string(threads) + ", must be at least 1");
 }
 
 void mla_fold_part(const MlaWeights& weights, std::span<const AttentionSequence> sequences, std::int64_t tokens,
@@ -63,12 +64,15 @@ void mla_fold_part(const MlaWeights& weights, std::span<const AttentionSequence>
   const MlaShape& s = weights.shape();
   const auto project = kernel_table(isa).project;
   each_token(s.heads, blocks_of(s.latent_dim), sequences, tokens, parts, part,
-             [&](std::int64_t head, std::int64_t block, const AttentionSequence& sequence, std::int64_t r, std::int64_t token) {
+             [&](std::int64_t head, std::int64_t block, const AttentionSequence& sequence, std::int64_t r,
+                 std::int64_t token) {
                const float* q = sequence.q + r * sequence.q_row_stride + head * sequence.q_head_stride;
                float* to = absorbed + (token * s.heads + head) * (s.latent_dim + s.rope_dim);
                const std::int64_t o = block * kBlock;
-               project(weights.w_uk_transposed(head) + o * s.nope_dim, q, std::min(kBlock, s.latent_dim - o), s.nope_dim, to + o);
-               if (block == 0) std::memcpy(to + s.latent_dim, q + s.nope_dim, static_cast<std::size_t>(s.rope_dim) * sizeof(float));
+               project(weights.w_uk_transposed(head) + o * s.nope_dim, q, std::min(kBlock, s.latent_dim - o),
+                       s.nope_dim, to + o);
+               if (block == 0)
+                 std::memcpy(to + s.latent_dim, q + s.nope_dim, static_cast<std::size_t>(s.rope_dim) * sizeof(float));
              });
 }
 
@@ -77,7 +81,8 @@ void mla_expand_part(const MlaWeights& weights, std::span<const AttentionSequenc
   const MlaShape& s = weights.shape();
   const auto project = kernel_table(isa).project;
   each_token(s.heads, blocks_of(s.value_dim), sequences, tokens, parts, part,
-             [&](std::int64_t head, std::int64_t block, const AttentionSequence& sequence, std::int64_t r, std::int64_t token) {
+             [&](std::int64_t head, std::int64_t block, const AttentionSequence& sequence, std::int64_t r,
+                 std::int64_t token) {
                const std::int64_t o = block * kBlock;
                project(weights.w_uv(head) + o * s.latent_dim, latents + (token * s.heads + head) * s.latent_dim,
                        std::min(kBlock, s.value_dim - o), s.latent_dim,
@@ -85,7 +90,8 @@ void mla_expand_part(const MlaWeights& weights, std::span<const AttentionSequenc
              });
 }
 
-void mla_fold_queries(const MlaWeights& weights, const float* q, std::int64_t tokens, float* absorbed, int threads, Isa isa) {
+void mla_fold_queries(const MlaWeights& weights, const float* q, std::int64_t tokens, float* absorbed, int threads,
+                      Isa isa) {
   mla_require_threads(threads);
   kernel_table(isa);  // refuses an instruction set that is not there
   const MlaShape& s = weights.shape();
@@ -97,7 +103,8 @@ void mla_fold_queries(const MlaWeights& weights, const float* q, std::int64_t to
   on_threads(threads, [&](int part) { mla_fold_part(weights, {&dense, 1}, tokens, absorbed, threads, part, isa); });
 }
 
-void mla_expand_latents(const MlaWeights& weights, const float* latent, std::int64_t tokens, float* out, int threads, Isa isa) {
+void mla_expand_latents(const MlaWeights& weights, const float* latent, std::int64_t tokens, float* out, int threads,
+                        Isa isa) {
   mla_require_threads(threads);
   kernel_table(isa);
   const MlaShape& s = weights.shape();
@@ -109,12 +116,14 @@ void mla_expand_latents(const MlaWeights& weights, const float* latent, std::int
   on_threads(threads, [&](int part) { mla_expand_part(weights, {&dense, 1}, tokens, latent, threads, part, isa); });
 }
 
-// ---- compress --------------------------------------------------------------------------------------------------------
+// ---- compress ----
 void mla_check_tokens(const MlaWeights& weights, const MlaTokens& tokens, const float* rows) {
   const MlaShape& s = weights.shape();
   if (!weights.compresses())
-    throw Error(ErrorCode::bad_shape, "mla_compress: these weights have model_dim 0, give w_dkv and w_kr when making them");
-  if (tokens.n < 0) throw Error(ErrorCode::bad_shape, "mla_compress: n is " + std::to_string(tokens.n) + ", must be 0 or more");
+    throw Error(ErrorCode::bad_shape,
+                "mla_compress: these weights have model_dim 0, give w_dkv and w_kr when making them");
+  if (tokens.n < 0)
+    throw Error(ErrorCode::bad_shape, "mla_compress: n is " + std::to_string(tokens.n) + ", must be 0 or more");
   if (static_cast<std::int64_t>(tokens.inv_freq.size()) != s.rope_dim / 2)
     throw Error(ErrorCode::bad_shape, "mla_compress: inv_freq has " + std::to_string(tokens.inv_freq.size()) +
                                           " entries, needs rope_dim / 2 = " + std::to_string(s.rope_dim / 2));
@@ -125,8 +134,8 @@ void mla_check_tokens(const MlaWeights& weights, const MlaTokens& tokens, const 
   for (const double f : tokens.inv_freq) {
     if (!std::isfinite(f)) throw Error(ErrorCode::bad_option, "mla_compress: inv_freq must be finite");
     if (!(std::fabs(f) * static_cast<double>(end) < 0x1p31))
-      throw Error(ErrorCode::bad_position, "mla_compress: position " + std::to_string(end) + " x inv_freq " + std::to_string(f) +
-                                               " is beyond the 2^31 radians that RoPE covers");
+      throw Error(ErrorCode::bad_position, "mla_compress: position " + std::to_string(end) + " x inv_freq " +
+                                               std::to_string(f) + " is beyond the 2^31 radians that RoPE covers");
   }
   if (tokens.n > 0 && (tokens.x == nullptr || rows == nullptr))
     throw Error(ErrorCode::bad_view, std::string("mla_compress: ") + (rows == nullptr ? "rows" : "x") + " is null");

@@ -1,5 +1,5 @@
-// The matrices of multi-head latent attention that meet one token at a time: into the absorbed form, out of it, and from
-// the hidden state to the latent. Inside the library; mla.hpp is the interface.
+// The matrices of multi-head latent attention that meet one token at a time: into the absorbed form, out of it, and
+// from the hidden state to the latent. Inside the library; mla.hpp is the interface.
 //
 // Work is (head, block of 64 outputs, token), tokens innermost: a block's weights come from memory once and meet every
 // token from the cache (64 x 128 floats of W_UK transposed: 32 KiB). A part is a contiguous stretch of that list, so it

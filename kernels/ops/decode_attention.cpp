@@ -456,6 +456,7 @@ void attention_finish_partials(const AttentionArgs& args, std::byte* const* bloc
 void attention_run_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace, std::byte* partials) {
   const FloatEnvironment environment;
   const Part part(args, parts, part_index, workspace);
+  if (part.split.part_bytes == 0) return;  // no queries: nothing to do, and no workspace to note it in
   part.open(0)->group_id = part.open(1)->group_id = -1;
   AttentionCursor cursor(args, part.split, parts, part_index);
   AttentionCursor::Item item, next;
@@ -497,6 +498,7 @@ void attention_run_part(const AttentionArgs& args, int parts, int part_index, st
 void attention_merge_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace, std::byte* partials) {
   const FloatEnvironment environment;
   const Part part(args, parts, part_index, workspace);
+  if (part.split.part_bytes == 0) return;
   // the group that begins here and ends in a later part, if any
   OpenGroup* begun = nullptr;
   for (int i = 0; i < 2; ++i)
