@@ -53,12 +53,14 @@ Arena::~Arena() {
     if (region.base != nullptr) munmap(region.base, region.reserved);
   for (Region& region : scratch_)
     if (region.base != nullptr) munmap(region.base, region.reserved);
+  if (scales_.base != nullptr) munmap(scales_.base, scales_.reserved);
 }
 
 std::int64_t Arena::held_bytes() const {
   std::size_t bytes = 0;
   for (const Region& region : regions_) bytes += region.used;
   for (const Region& region : scratch_) bytes += region.used;
+  bytes += scales_.used;
   return static_cast<std::int64_t>(bytes);
 }
 
@@ -151,6 +153,18 @@ std::string Arena::prepare(Storage storage, CacheSet& set, int threads) {
     region.used = 0;
   }
   region.used = std::max(region.used, bytes);
+  return storage == Storage::int8 ? prepare_scales(set) : "";
+}
+
+std::string Arena::prepare_scales(CacheSet& set) {
+  const std::size_t count = 2 * set.scale_count * static_cast<std::size_t>(set.count);
+  std::string reason;
+  if (!grow(scales_, count * sizeof(float), reason)) return reason;
+  auto* const scales = reinterpret_cast<float*>(scales_.base);
+  for (std::size_t i = scales_.used / sizeof(float); i < count; ++i)
+    scales[i] = (reference::uniform(200, i) + 1.5f) / 127.0f;
+  scales_.used = std::max(scales_.used, count * sizeof(float));
+  set.scales = scales;
   return "";
 }
 
@@ -176,6 +190,7 @@ std::int64_t Arena::huge_bytes() const {
       ours = false;
       for (const Region& region : regions_) ours = ours || overlaps(region, begin, end);
       for (const Region& region : scratch_) ours = ours || overlaps(region, begin, end);
+      ours = ours || overlaps(scales_, begin, end);
       continue;
     }
     long long kilobytes = 0;

@@ -24,11 +24,18 @@ inline std::size_t share_begin(std::size_t bytes, int parts, int p) {
 struct CacheSet {
   const std::byte* base = nullptr;
   std::size_t k_bytes = 0, v_bytes = 0;
+  // int8 only: per cache, `scale_count` scales of K rows, then as many of V rows
+  const float* scales = nullptr;
+  std::size_t scale_count = 0;
   std::int64_t count = 0;
   std::size_t slot_bytes() const { return k_bytes + v_bytes; }
   std::size_t total_bytes() const { return slot_bytes() * static_cast<std::size_t>(count); }
   const std::byte* k(std::int64_t i) const { return base + slot_bytes() * static_cast<std::size_t>(i % count); }
   const std::byte* v(std::int64_t i) const { return k(i) + k_bytes; }
+  const float* k_scale(std::int64_t i) const {
+    return scales == nullptr ? nullptr : scales + 2 * scale_count * static_cast<std::size_t>(i % count);
+  }
+  const float* v_scale(std::int64_t i) const { return scales == nullptr ? nullptr : k_scale(i) + scale_count; }
 };
 
 // How many caches of `bytes` a row rotates over. Warm: one. Cold: their sum is at least 4 times the last-level cache,
@@ -44,7 +51,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // "" and `set.base` filled in, or why it cannot be: "needs 8.0 GiB, 3.1 GiB are free".
+  // "" and `set.base` (for int8 `set.scales` too) filled in, or why it cannot be: "needs 8.0 GiB, 3.1 GiB are free".
   std::string prepare(Storage storage, CacheSet& set, int threads);
   // Scratch that belongs to the caller until the next call with the same slot number. Null if there is no room.
   static constexpr int kScratchSlots = 2;
@@ -64,11 +71,13 @@ class Arena {
   };
   bool grow(Region& region, std::size_t bytes, std::string& reason);
   void fill(Storage storage, std::byte* base, std::size_t begin, std::size_t end) const;
+  std::string prepare_scales(CacheSet& set);
 
   std::optional<std::int64_t> limit_;
   std::int64_t nodes_;
   Isa isa_;
   Region regions_[4];
+  Region scales_;  // of int8 rows: values that keep scores small
   Region scratch_[kScratchSlots];
   std::string huge_source_ = "/proc/self/smaps, AnonHugePages of the arena";
 };

@@ -86,7 +86,7 @@ CacheSet cache_set(const Sweep& sweep, std::size_t k_bytes, std::size_t v_bytes)
 }
 
 Variant contiguous(const DecodeCase& c) {
-  return {c, [c](std::int64_t i, const CacheSet& set) { return contiguous_views(c, set.k(i), set.v(i)); }};
+  return {c, [c](std::int64_t i, const CacheSet& set) { return contiguous_views(c, set, i); }};
 }
 
 // Ring and paged against contiguous.

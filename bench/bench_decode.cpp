@@ -32,13 +32,13 @@ Ready make_ready(Sweep& sweep, const DecodeCase& c) {
   setup.scale = 1.0f / std::sqrt(static_cast<float>(c.shape.key_dim));
   setup.caches.k_bytes = c.k_bytes();
   setup.caches.v_bytes = c.v_bytes();
+  if (c.storage == Storage::int8) setup.caches.scale_count = static_cast<std::size_t>(c.shape.kv_heads * c.T);
   setup.caches.count = cache_copies(c.cold, c.bytes(), sweep.last_level_bytes);
   ready.reason = sweep.arena.prepare(c.storage, setup.caches, c.threads);
   if (!ready.reason.empty()) return ready;
   setup.q = query_values(static_cast<std::size_t>(c.shape.query_heads * c.shape.key_dim));
   std::vector<CallViews> calls;
-  for (std::int64_t i = 0; i < setup.caches.count; ++i)
-    calls.push_back(contiguous_views(c, setup.caches.k(i), setup.caches.v(i)));
+  for (std::int64_t i = 0; i < setup.caches.count; ++i) calls.push_back(contiguous_views(c, setup.caches, i));
   try {
     ready.kernel = std::make_unique<KernelRun>(c, std::move(calls));
   } catch (const Error& error) {

@@ -10,7 +10,15 @@ const ShapeCase kShapes[] = {
     {"GQA", 32, 8, 128, 128},
     {"MQA", 32, 1, 128, 128},
 };
-constexpr Storage kDecodeStorages[] = {Storage::f32, Storage::f16, Storage::bf16};
+// int8 in the quick preset: only where the cache is largest, for what a quarter of the bytes brings.
+bool in_preset(Preset preset, const ShapeCase& shape, std::int64_t T, Storage storage) {
+  switch (preset) {
+    case Preset::quick: return storage != Storage::int8 || (shape.name == "MHA" && T == 32768);
+    case Preset::ci: return storage != Storage::bf16;
+    case Preset::full: break;
+  }
+  return true;
+}
 
 std::vector<std::int64_t> context_lengths(Preset preset) {
   switch (preset) {
@@ -41,7 +49,7 @@ int convert_group(int group) {
 }  // namespace
 
 std::string ComputeOp::name() const {
-  if (storage != Storage::f16 && storage != Storage::bf16) return "fma_f32";
+  if (storage == Storage::f32) return "fma_f32";
   return std::string(storage_name(storage)) + "_fma_G" + std::to_string(convert_group(group));
 }
 
@@ -124,7 +132,7 @@ std::vector<RoofCase> roof_cases(Preset preset, const PresetSizes& sizes) {
     c.threads = all ? sizes.threads_all : 1;
     c.isa = sizes.isa;
     cases.push_back(c);
-    for (Storage storage : {Storage::f16, Storage::bf16}) {
+    for (Storage storage : {Storage::f16, Storage::bf16, Storage::int8}) {
       for (int group : groups) {
         c.storage = storage;
         c.group = group;
@@ -140,8 +148,8 @@ std::vector<DecodeCase> decode_cases(Preset preset, const PresetSizes& sizes) {
   for (const ShapeCase& shape : kShapes) {
     for (std::int64_t T : context_lengths(preset)) {
       for (bool all : kRoles) {
-        for (Storage storage : kDecodeStorages) {
-          if (preset == Preset::ci && storage == Storage::bf16) continue;
+        for (Storage storage : kStorages) {
+          if (!in_preset(preset, shape, T, storage)) continue;
           DecodeCase c;
           c.shape = shape;
           c.T = T;

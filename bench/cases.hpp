@@ -43,7 +43,7 @@ struct DecodeCase {
 // `mode` follows impl:kvroof only: others have no such modes.
 std::string row_name(const DecodeCase& c, const std::string& impl);
 
-// What the compute roof is made of for a kernel: pure f32 FMA, or FMA on 16-bit elements that must be widened first,
+// What the compute roof is made of for a kernel: pure f32 FMA, or FMA on narrower elements that must be widened first,
 // each used for `group` query heads.
 struct ComputeOp {
   Storage storage = Storage::f32;

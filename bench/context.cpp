@@ -106,7 +106,8 @@ Json rules_json() {
        "repetition of one entry"},
       {"read_roof",
        "wide-load sum over the same bytes by the same threads in the same entry; read only, no write traffic"},
-      {"compute_roof", "f32 FMA chains in registers; for f16 and bf16 with one widening load per group of query heads"},
+      {"compute_roof",
+       "f32 FMA chains in registers; for f16, bf16 and int8 with one widening load per group of query heads"},
       {"cold",
        "rotates over caches whose sum is at least 4 times the last-level cache; probe, kernel and rivals take turns on "
        "them"},

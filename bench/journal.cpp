@@ -45,6 +45,14 @@ void Journal::open(const std::string& path, bool resume, const Json& context) {
   if (there && !S_ISREG(info.st_mode)) throw UsageError("--journal=" + path + ": not a regular file");
   if (there && info.st_size > 0 && !resume)
     throw UsageError("--journal=" + path + ": exists already; add --resume to go on with it, or name another file");
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) throw UsageError("--journal=" + path + ": cannot be written: " + std::strerror(errno));
+  // A record lock, not flock: whoever started this program may hold the file under flock.
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (fcntl(fd_, F_SETLK, &lock) != 0 && (errno == EACCES || errno == EAGAIN))
+    throw UsageError("--journal=" + path + ": another kvroof_bench is writing it; wait for it or name another file");
   std::size_t keep = 0;
   if (there && info.st_size > 0) {
     std::ifstream in(path, std::ios::binary);
@@ -86,8 +94,6 @@ void Journal::open(const std::string& path, bool resume, const Json& context) {
       }
     }
   }
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) throw UsageError("--journal=" + path + ": cannot be written: " + std::strerror(errno));
   if (ftruncate(fd_, static_cast<off_t>(keep)) != 0 || lseek(fd_, 0, SEEK_END) < 0)
     throw UsageError("--journal=" + path + ": cannot be written: " + std::strerror(errno));
   if (keep == 0) write_text(Json{{"context", context}}.dump() + "\n");

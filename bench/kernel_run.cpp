@@ -42,12 +42,14 @@ std::vector<float> query_values(std::size_t count) {
   return q;
 }
 
-CallViews contiguous_views(const DecodeCase& c, const std::byte* k, const std::byte* v) {
+CallViews contiguous_views(const DecodeCase& c, const CacheSet& set, std::int64_t i) {
   const std::int64_t width = static_cast<std::int64_t>(storage_bytes(c.storage));
   CallViews call;
   RowRun run;
-  run.k = k;
-  run.v = v;
+  run.k = set.k(i);
+  run.v = set.v(i);
+  run.k_scale = set.k_scale(i);
+  run.v_scale = set.v_scale(i);
   run.rows = c.T;
   call.runs = {{run}};
   KvView view;
@@ -57,6 +59,10 @@ CallViews contiguous_views(const DecodeCase& c, const std::byte* k, const std::b
   view.v_row_stride = c.shape.value_dim * width;
   view.k_head_stride = c.T * view.k_row_stride;
   view.v_head_stride = c.T * view.v_row_stride;
+  if (c.storage == Storage::int8) {
+    view.k_scale_row_stride = view.v_scale_row_stride = 1;
+    view.k_scale_head_stride = view.v_scale_head_stride = c.T;
+  }
   call.views = {view};
   return call;
 }
@@ -147,6 +153,10 @@ std::vector<DecodeSetup::Sample> KernelRun::oracle_samples() const {
                   p.k.data() + at * p.key_dim);
             widen(s.kv.v_storage, run.v + t * s.kv.v_row_stride + kv_head * s.kv.v_head_stride, p.value_dim,
                   p.v.data() + at * p.value_dim);
+            if (run.k_scale != nullptr)
+              p.k_scale.push_back(run.k_scale[t * s.kv.k_scale_row_stride + kv_head * s.kv.k_scale_head_stride]);
+            if (run.v_scale != nullptr)
+              p.v_scale.push_back(run.v_scale[t * s.kv.v_scale_row_stride + kv_head * s.kv.v_scale_head_stride]);
           }
         }
         samples.push_back({b, r, head, reference::oracle_attention(p)});

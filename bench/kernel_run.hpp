@@ -20,8 +20,8 @@ struct CallViews {
   std::vector<KvView> views;              // `runs` pointers are set by KernelRun
 };
 
-// The one-run view of a head-major cache: K rows, then V rows.
-CallViews contiguous_views(const DecodeCase& c, const std::byte* k, const std::byte* v);
+// The one-run view of head-major cache number `i` of the set.
+CallViews contiguous_views(const DecodeCase& c, const CacheSet& set, std::int64_t i);
 
 class KernelRun {
  public:

@@ -40,9 +40,9 @@ struct ProbeTable {
   std::uint64_t (*read)(const ReadShare& share, const ReadVariant& variant);
   // At least `flops` operations of independent f32 FMA chains in registers; returns the number done.
   double (*fma_f32)(double flops);
-  // The same with what 16-bit storage forces before the first FMA: load 2-byte elements from `block` (in L1), widen,
-  // and use each widened vector in `group` FMAs. `elements` a multiple of 512.
-  double (*convert_fma)(Storage storage, int group, const std::uint16_t* block, std::size_t elements, double flops);
+  // The same with what narrow storage forces before the first FMA: load elements of f16, bf16 or int8 from `block` (in
+  // L1), widen, and use each widened vector in `group` FMAs. `elements` a multiple of 512.
+  double (*convert_fma)(Storage storage, int group, const std::byte* block, std::size_t elements, double flops);
 };
 
 const ProbeTable& probe_table(Isa isa);  // throws Error(bad_isa) if it is not built or cannot run here

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "bench/clock.hpp"
 #include "bench/statistics.hpp"
@@ -41,22 +42,27 @@ const ProbeTable& probe_table(Isa isa) {
 
 namespace {
 
-constexpr std::size_t kBlockElements = 4096;  // 8 KiB: stays in any L1
+constexpr std::size_t kBlockElements = 4096;  // at most 8 KiB: stays in any L1
 // A pass of choosing reads at most this much; beyond it the walk is the same, only longer.
 constexpr std::size_t kChoiceBytes = std::size_t{192} << 20;
 
-// Values a sum can be made of without overflow: 0.5 and -0.25 in turn.
-std::vector<std::uint16_t> block_of(std::uint16_t even, std::uint16_t odd) {
-  std::vector<std::uint16_t> block(kBlockElements);
-  for (std::size_t i = 0; i < block.size(); ++i) block[i] = i % 2 == 0 ? even : odd;
+std::vector<std::byte> block_of(Storage storage) {
+  std::vector<std::byte> block(kBlockElements * storage_bytes(storage));
+  for (std::size_t i = 0; i < kBlockElements; ++i) {
+    const bool even = i % 2 == 0;  // 0.5 and -0.25; in int8 2 and -1
+    const std::uint16_t code = storage == Storage::bf16 ? (even ? 0x3f00 : 0xbe80) : (even ? 0x3800 : 0xb400);
+    if (storage == Storage::int8)
+      block[i] = static_cast<std::byte>(even ? 2 : -1);
+    else if (storage != Storage::f32)
+      std::memcpy(&block[2 * i], &code, 2);
+  }
   return block;
 }
 
 }  // namespace
 
 Roofs::Roofs(Isa isa) : table_(probe_table(isa)) {
-  blocks_[0] = block_of(0x3800, 0xb400);
-  blocks_[1] = block_of(0x3f00, 0xbe80);
+  for (Storage storage : kStorages) blocks_[static_cast<int>(storage)] = block_of(storage);
 }
 
 std::uint64_t Roofs::read(const CacheSet& set, std::int64_t slot, int threads, const ReadVariant& variant) const {
@@ -105,8 +111,9 @@ const ReadVariant& Roofs::read_variant(const CacheSet& set, int threads, bool co
 
 double Roofs::compute(const ComputeOp& op, int threads, double ns) {
   const auto run = [&](double flops) {
-    if (op.storage != Storage::f16 && op.storage != Storage::bf16) return table_.fma_f32(flops);
-    return table_.convert_fma(op.storage, op.group, blocks_[op.storage == Storage::bf16].data(), kBlockElements, flops);
+    if (op.storage == Storage::f32) return table_.fma_f32(flops);
+    const std::byte* const block = blocks_[static_cast<int>(op.storage)].data();
+    return table_.convert_fma(op.storage, op.group, block, kBlockElements, flops);
   };
   double& rate = flops_per_ns_[op.name()];
   if (rate == 0) {

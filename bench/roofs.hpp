@@ -30,7 +30,7 @@ class Roofs {
 
  private:
   const ProbeTable& table_;
-  std::vector<std::uint16_t> blocks_[2];  // f16, bf16: small values, in L1
+  std::vector<std::byte> blocks_[4];  // by storage: small values of both signs, in L1
   std::map<std::tuple<std::size_t, int, bool>, const ReadVariant*> variants_;
   std::map<std::string, double> flops_per_ns_;  // of one thread
 };

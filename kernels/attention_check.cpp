@@ -29,10 +29,13 @@ void check_shape(const AttentionShape& s) {
 }
 
 void check_options(const AttentionOptions& o) {
-  if (!(o.scale == o.scale)) throw Error(ErrorCode::bad_option, "scale is not set: pass it explicitly, for example 1/sqrt(key_dim)");
+  if (!(o.scale == o.scale))
+    throw Error(ErrorCode::bad_option, "scale is not set: pass it explicitly, for example 1/sqrt(key_dim)");
   if (o.window < 1)
-    throw Error(ErrorCode::bad_option, "window is " + number(o.window) + ": must be at least 1 (it counts the query itself), or kUnlimitedWindow");
-  if (o.kept_tokens < 0) throw Error(ErrorCode::bad_option, "kept_tokens is " + number(o.kept_tokens) + ": must be 0 or more");
+    throw Error(ErrorCode::bad_option, "window is " + number(o.window) +
+                                           ": must be at least 1 (it counts the query itself), or kUnlimitedWindow");
+  if (o.kept_tokens < 0)
+    throw Error(ErrorCode::bad_option, "kept_tokens is " + number(o.kept_tokens) + ": must be 0 or more");
   if (!(o.softcap > 0.0f)) throw Error(ErrorCode::bad_option, "softcap must be positive; infinity means none");
 }
 
@@ -50,38 +53,47 @@ void check_latent(const AttentionArgs& args, const KvView& kv, const std::string
   if (kv.k_storage != kv.v_storage || kv.k_row_stride != kv.v_row_stride)
     throw Error(ErrorCode::bad_view, where + ": V of a latent row is a part of the K row: same storage and stride");
   for (std::int64_t i = 0; i < kv.run_count; ++i)
-    if (kv.runs[i].k != kv.runs[i].v) throw Error(ErrorCode::bad_view, where + ": V of a latent row starts where its K row does");
+    if (kv.runs[i].k != kv.runs[i].v)
+      throw Error(ErrorCode::bad_view, where + ": V of a latent row starts where its K row does");
   if (args.expansion != nullptr) {
     const LatentExpansion& e = *args.expansion;
-    if (s.kv_heads != s.query_heads) throw Error(ErrorCode::bad_shape, where + ": reconstruction gives every query head its own KV head");
+    if (s.kv_heads != s.query_heads)
+      throw Error(ErrorCode::bad_shape, where + ": reconstruction gives every query head its own KV head");
     if (e.rope_dim < 0 || e.rope_dim % 2 != 0 || e.rope_dim >= s.key_dim)
-      throw Error(ErrorCode::bad_shape, where + ": rope_dim is " + number(e.rope_dim) + ": must be even, 0 or more and less than key_dim");
+      throw Error(ErrorCode::bad_shape,
+                  where + ": rope_dim is " + number(e.rope_dim) + ": must be even, 0 or more and less than key_dim");
     if (e.w_uk == nullptr || e.w_uv == nullptr) throw Error(ErrorCode::bad_shape, where + ": w_uk or w_uv is null");
   } else if (s.kv_heads != 1 || s.value_dim != kv.latent_dim || s.key_dim < kv.latent_dim) {
-    throw Error(ErrorCode::bad_shape, where + ": absorbed MLA has kv_heads 1, value_dim = latent_dim and key_dim = latent_dim + rope_dim");
+    throw Error(ErrorCode::bad_shape,
+                where + ": absorbed MLA has kv_heads 1, value_dim = latent_dim and key_dim = latent_dim + rope_dim");
   }
 }
 
 void check_view(const AttentionSequence& seq, const AttentionArgs& args, const std::string& where) {
   const KvView& kv = seq.kv;
   if (kv.end_position < seq.n || kv.end_position > kMaxPosition)
-    throw Error(ErrorCode::bad_view, where + ": end_position " + number(kv.end_position) + " must be at least n = " +
-                                         number(seq.n) + " and at most 2^48");
+    throw Error(ErrorCode::bad_view, where + ": end_position " + number(kv.end_position) +
+                                         " must be at least n = " + number(seq.n) + " and at most 2^48");
   const bool sliced = args.segment_begin > 0 || args.segment_end <= (kv.end_position - 1) / kSegmentRows;
-  if (kv.run_count < (sliced ? 0 : 1) || (kv.run_count > 0 && kv.runs == nullptr)) throw Error(ErrorCode::bad_view, where + ": no runs");
+  if (kv.run_count < (sliced ? 0 : 1) || (kv.run_count > 0 && kv.runs == nullptr))
+    throw Error(ErrorCode::bad_view, where + ": no runs");
   std::int64_t end = 0;
   for (std::int64_t i = 0; i < kv.run_count; ++i) {
     const RowRun& run = kv.runs[i];
     if (run.rows < 1 || run.first_position < end || run.rows > kv.end_position - run.first_position)
-      throw Error(ErrorCode::bad_view, where + ": run " + number(i) + " is empty, out of order, overlaps the one before or passes end_position");
+      throw Error(ErrorCode::bad_view, where + ": run " + number(i) +
+                                           " is empty, out of order, overlaps the one before or passes end_position");
     const bool scales = kv.latent_dim == 0;
     if (run.k == nullptr || run.v == nullptr || (scales && kv.k_storage == Storage::int8 && run.k_scale == nullptr) ||
         (scales && kv.v_storage == Storage::int8 && run.v_scale == nullptr))
-      throw Error(ErrorCode::bad_view, where + ": run " + number(i) + " has a null pointer (int8 storage needs scales)");
+      throw Error(ErrorCode::bad_view,
+                  where + ": run " + number(i) + " has a null pointer (int8 storage needs scales)");
     end = run.first_position + run.rows;
   }
-  if (kv.latent_dim > 0) check_latent(args, kv, where);
-  else if (args.expansion != nullptr) throw Error(ErrorCode::bad_view, where + ": reconstruction needs latent rows");
+  if (kv.latent_dim > 0)
+    check_latent(args, kv, where);
+  else if (args.expansion != nullptr)
+    throw Error(ErrorCode::bad_view, where + ": reconstruction needs latent rows");
   const std::int64_t oldest = kv.end_position - seq.n;
   const std::int64_t begin = oldest < args.options.window ? 0 : oldest - args.options.window + 1;
   const std::int64_t slice_begin = std::min(args.segment_begin, kMaxPosition) * kSegmentRows;
@@ -96,14 +108,16 @@ void attention_check(const AttentionArgs& args) {
   check_shape(args.shape);
   check_options(args.options);
   if (args.segment_begin < 0 || args.segment_end < args.segment_begin)
-    throw Error(ErrorCode::bad_option, "segments [" + number(args.segment_begin) + ", " + number(args.segment_end) + ") are no range");
+    throw Error(ErrorCode::bad_option,
+                "segments [" + number(args.segment_begin) + ", " + number(args.segment_end) + ") are no range");
   if (args.sequences.empty()) return;
   const KvView& first = args.sequences[0].kv;
   for (std::size_t i = 0; i < args.sequences.size(); ++i) {
     const AttentionSequence& seq = args.sequences[i];
     const std::string where = "sequence " + std::to_string(i);
     if (seq.n < 0) throw Error(ErrorCode::bad_shape, where + ": n is " + number(seq.n) + ": must be 0 or more");
-    if (seq.kv.k_storage != first.k_storage || seq.kv.v_storage != first.v_storage || seq.kv.latent_dim != first.latent_dim)
+    if (seq.kv.k_storage != first.k_storage || seq.kv.v_storage != first.v_storage ||
+        seq.kv.latent_dim != first.latent_dim)
       throw Error(ErrorCode::bad_view, where + ": all sequences of a call have the same storage types");
     if (seq.n == 0) continue;
     if (seq.q == nullptr || seq.out == nullptr) throw Error(ErrorCode::bad_view, where + ": q or out is null");

@@ -6,9 +6,9 @@
 namespace kvroof {
 namespace {
 
-constexpr std::int64_t kQueryTile = 64;         // chunked queries that share one pass over the rows
+constexpr std::int64_t kQueryTile = 64;            // chunked queries that share one pass over the rows
 constexpr std::int64_t kExpansionQueryTile = 256;  // ... where every tile expands its rows from the latent again
-constexpr std::int64_t kRunBytes = 4096;        // contiguous bytes a token-major group reads of each row
+constexpr std::int64_t kRunBytes = 4096;           // contiguous bytes a token-major group reads of each row
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -37,7 +37,8 @@ void set_queries(AttentionGroup& group, const AttentionArgs& args, std::int64_t 
   group.kept_segment = std::min(args.segment_begin, kept_segments);
   group.kept_segments = std::min(args.segment_end, kept_segments) - group.kept_segment;
   group.window_segment = std::clamp(args.segment_begin, window_segment, end_segment);
-  group.segments = group.kept_segments + std::clamp(args.segment_end, group.window_segment, end_segment) - group.window_segment;
+  group.segments =
+      group.kept_segments + std::clamp(args.segment_end, group.window_segment, end_segment) - group.window_segment;
 }
 
 std::int64_t segment_rows(const AttentionGroup& group, std::int64_t segment) {
@@ -47,14 +48,16 @@ std::int64_t segment_rows(const AttentionGroup& group, std::int64_t segment) {
 
 std::int64_t group_rows(const AttentionGroup& group, const AttentionArgs& args) {
   const std::int64_t begin = args.segment_begin * kSegmentRows;
-  const std::int64_t end = args.segment_end > group.last_position / kSegmentRows ? group.last_position + 1 : args.segment_end * kSegmentRows;
+  const std::int64_t end =
+      args.segment_end > group.last_position / kSegmentRows ? group.last_position + 1 : args.segment_end * kSegmentRows;
   return overlap(begin, end, 0, group.kept_end) + overlap(begin, end, group.window_begin, group.last_position + 1);
 }
 
 // Rows of K heads lie side by side in a token-major cache; then several heads are read together.
 std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
   if (args.expansion != nullptr) return 1;  // every head expands the same rows for itself
-  const std::int64_t dense = args.shape.key_dim * static_cast<std::int64_t>(storage_bytes(args.sequences[0].kv.k_storage));
+  const std::int64_t dense =
+      args.shape.key_dim * static_cast<std::int64_t>(storage_bytes(args.sequences[0].kv.k_storage));
   std::int64_t segments = 0;
   for (const AttentionSequence& seq : args.sequences) {
     if (seq.n == 0) continue;
@@ -69,14 +72,18 @@ std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
 }  // namespace
 
 std::int64_t group_segment(const AttentionGroup& group, std::int64_t ordinal) {
-  return ordinal < group.kept_segments ? group.kept_segment + ordinal : group.window_segment + ordinal - group.kept_segments;
+  return ordinal < group.kept_segments ? group.kept_segment + ordinal
+                                       : group.window_segment + ordinal - group.kept_segments;
 }
 
 std::int64_t first_run_at(const KvView& kv, std::int64_t position) {
   std::int64_t lo = 0, hi = kv.run_count;
   while (lo < hi) {
     const std::int64_t mid = lo + (hi - lo) / 2;
-    if (kv.runs[mid].first_position + kv.runs[mid].rows > position) hi = mid; else lo = mid + 1;
+    if (kv.runs[mid].first_position + kv.runs[mid].rows > position)
+      hi = mid;
+    else
+      lo = mid + 1;
   }
   return lo;
 }
@@ -100,9 +107,10 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   }
   if (max_n == 0) return split;
   split.head_run = choose_head_run(args, parts);
-  split.query_tile = max_n == 1 ? split.group_heads
-                                : std::min(max_n * split.group_heads,
-                                           std::max(args.expansion != nullptr ? kExpansionQueryTile : kQueryTile, split.group_heads));
+  split.query_tile =
+      max_n == 1 ? split.group_heads
+                 : std::min(max_n * split.group_heads,
+                            std::max(args.expansion != nullptr ? kExpansionQueryTile : kQueryTile, split.group_heads));
   // too few segments to go round: share the queries of a KV head out instead
   while (items < parts && split.query_tile >= 2 * kLanes && split.head_run == 1) {
     split.query_tile = round_up((split.query_tile + 1) / 2, kLanes);
@@ -145,7 +153,8 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   split.open_groups = take(2 * static_cast<std::int64_t>(sizeof(OpenGroup)));
   split.node_bytes = static_cast<std::size_t>(round_up(results * (split.dv_pad + 2) * f, 64));
   split.nodes = take(2 * split.node_slots * static_cast<std::int64_t>(split.node_bytes));
-  split.part_bytes = static_cast<std::size_t>(round_up(static_cast<std::int64_t>(at), 4096)) + 64;  // odd lines: no 4K alias
+  split.part_bytes =
+      static_cast<std::size_t>(round_up(static_cast<std::int64_t>(at), 4096)) + 64;  // odd lines: no 4K alias
   return split;
 }
 
@@ -175,7 +184,10 @@ bool AttentionCursor::load_group() {
       group_.heads = std::min(split_.head_run, args_.shape.kv_heads - group_.head0);
       const std::int64_t query0 = tile_ * split_.query_tile;
       set_queries(group_, args_, split_.group_heads, query0, std::min(split_.query_tile, all - query0));
-      if (++tile_ * split_.query_tile >= all) { tile_ = 0; ++run_; }
+      if (++tile_ * split_.query_tile >= all) {
+        tile_ = 0;
+        ++run_;
+      }
       ordinal_ = 0;
       return true;
     }
@@ -197,7 +209,11 @@ bool AttentionCursor::next(Item& item) {
       if (!load_group()) return false;
       loaded_ = true;
       const std::int64_t whole = group_rows(group_, args_) * row_cost(group_.heads, group_.queries);
-      if (cost_ + whole <= begin_) { cost_ += whole; loaded_ = false; continue; }
+      if (cost_ + whole <= begin_) {
+        cost_ += whole;
+        loaded_ = false;
+        continue;
+      }
     }
     while (ordinal_ < group_.segments) {
       if (cost_ >= end_) return false;

@@ -1,9 +1,9 @@
 // How decode attention is cut into work. Baseline code, shared by every ISA: pure bookkeeping, no arithmetic on values.
 //
-// A group is (sequence, run of KV heads, tile of queries): everything that reads the same rows together. A group's work is
-// the list of segments that hold a row one of its queries sees. Groups in order, segments in order, form one line of
-// items; a part is a contiguous stretch of that line with its share of the cost, so a thread walks rows in memory order.
-// Inside a KV head the queries of a sequence are numbered r*G + g (new token r, head g of the group).
+// A group is (sequence, run of KV heads, tile of queries): everything that reads the same rows together. A group's work
+// is the list of segments that hold a row one of its queries sees. Groups in order, segments in order, form one line of
+// items; a part is a contiguous stretch of that line with its share of the cost, so a thread walks rows in memory
+// order. Inside a KV head the queries of a sequence are numbered r*G + g (new token r, head g of the group).
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,20 @@ namespace kvroof {
 struct AttentionGroup {
   std::int64_t id = -1;
   const AttentionSequence* sequence = nullptr;
-  std::int64_t head0 = 0, heads = 0;      // KV heads
-  std::int64_t query0 = 0, queries = 0;   // queries per KV head: numbers r*G + g
-  std::int64_t first_position = 0;        // position of the tile's earliest query
-  std::int64_t last_position = 0;         // and of its latest
-  std::int64_t kept_end = 0;              // rows [0, kept_end) are kept tokens outside the window
-  std::int64_t window_begin = 0;          // rows [window_begin, last_position] are seen by some query
-  std::int64_t kept_segment = 0;          // first segment that holds kept rows only
-  std::int64_t kept_segments = 0;         // and how many there are
-  std::int64_t window_segment = 0;        // first segment of the window
+  std::int64_t head0 = 0, heads = 0;     // KV heads
+  std::int64_t query0 = 0, queries = 0;  // queries per KV head: numbers r*G + g
+  std::int64_t first_position = 0;       // position of the tile's earliest query
+  std::int64_t last_position = 0;        // and of its latest
+  std::int64_t kept_end = 0;             // rows [0, kept_end) are kept tokens outside the window
+  std::int64_t window_begin = 0;         // rows [window_begin, last_position] are seen by some query
+  std::int64_t kept_segment = 0;         // first segment that holds kept rows only
+  std::int64_t kept_segments = 0;        // and how many there are
+  std::int64_t window_segment = 0;       // first segment of the window
   std::int64_t segments = 0;
 };
 
-// A partial result: for each of a group's results (KV head x query) a max, a sum and an accumulator of dv_pad floats, over
-// the segments [index << level, (index + 1) << level) as far as they hold visible rows.
+// A partial result: for each of a group's results (KV head x query) a max, a sum and an accumulator of dv_pad floats,
+// over the segments [index << level, (index + 1) << level) as far as they hold visible rows.
 struct PartialNode {
   std::int64_t index;
   std::int32_t level;
@@ -41,27 +41,28 @@ struct PartialNode {
 // Ascending disjoint nodes without siblings among them: at most two a level (the ragged left and right edge).
 inline constexpr int kMaxNodes = 2 * 48;
 
-struct OpenGroup {           // one of the two groups a part may leave unfinished
-  std::int64_t group_id;     // -1: none
-  std::int32_t is_first;     // this part holds the group's first segment
-  std::int32_t is_last;      // and its last
+struct OpenGroup {        // one of the two groups a part may leave unfinished
+  std::int64_t group_id;  // -1: none
+  std::int32_t is_first;  // this part holds the group's first segment
+  std::int32_t is_last;   // and its last
   std::int32_t node_count;
   PartialNode nodes[kMaxNodes];
 };
 
-inline constexpr std::int64_t kScoreStride = kSegmentRows + kLanes;  // no power of two: queries spread over the cache sets
+inline constexpr std::int64_t kScoreStride =
+    kSegmentRows + kLanes;                               // no power of two: queries spread over the cache sets
 inline constexpr std::int64_t kMinTileFloats = 64 * 64;  // a panel of V
-inline constexpr std::size_t kSegmentRowsBytes = 2 * (kSegmentRows + kLanes) * sizeof(void*) + 64;
+inline constexpr std::size_t kSegmentRowsBytes = (2 * kSegmentRows + 128) * sizeof(void*) + 64;
 
 struct AttentionSplit {
-  std::int64_t group_heads = 1;      // G
-  std::int64_t head_run = 1;         // KV heads of a group (the last one of a sequence may have fewer)
-  std::int64_t query_tile = 1;       // queries of a group
+  std::int64_t group_heads = 1;  // G
+  std::int64_t head_run = 1;     // KV heads of a group (the last one of a sequence may have fewer)
+  std::int64_t query_tile = 1;   // queries of a group
   std::int64_t total_cost = 0;
   std::int64_t dk_pad = 0, dv_pad = 0;  // multiples of 16
   std::int64_t latent_pad = 0;
-  std::int64_t max_queries = 0;      // head_run * query_tile: results of one node
-  std::int64_t node_slots = 0;       // per open group
+  std::int64_t max_queries = 0;  // head_run * query_tile: results of one node
+  std::int64_t node_slots = 0;   // per open group
   // workspace of one part: byte offsets from its start
   std::size_t q_rows = 0, q_lanes = 0, scores = 0, row_floats = 0, row_tables = 0, tile = 0;
   std::size_t latents = 0, expanded = 0;  // 64 rows each, with LatentExpansion only
@@ -79,8 +80,8 @@ class AttentionCursor {
   // The next item of the part; false at the end.
   struct Item {
     AttentionGroup group;
-    std::int64_t ordinal;   // k-th segment of the group
-    std::int64_t segment;   // absolute segment index
+    std::int64_t ordinal;  // k-th segment of the group
+    std::int64_t segment;  // absolute segment index
   };
   bool next(Item& item);
   // Every group in order, whatever the part; not to be mixed with next().
@@ -90,8 +91,8 @@ class AttentionCursor {
   bool load_group();  // group_ from (sequence_, run_, tile_); false past the last one
   const AttentionArgs& args_;
   const AttentionSplit& split_;
-  std::int64_t begin_, end_;     // cost range of this part
-  std::int64_t cost_ = 0;        // cost of everything before the current item
+  std::int64_t begin_, end_;  // cost range of this part
+  std::int64_t cost_ = 0;     // cost of everything before the current item
   std::int64_t sequence_ = 0, run_ = 0, tile_ = 0, ordinal_ = 0, next_id_ = 0;
   bool loaded_ = false;
   AttentionGroup group_;
@@ -99,10 +100,13 @@ class AttentionCursor {
 
 // A group's place in a block of partials: a header, then nodes as in an open group.
 struct PartialsEntry {
-  std::int64_t group_id;   // of the group it belongs to, to refuse a foreign block
+  std::int64_t group_id;  // of the group it belongs to, to refuse a foreign block
   std::int64_t results;
   std::int32_t node_count;
-  struct { std::int64_t index; std::int32_t level; } nodes[kMaxNodes];
+  struct {
+    std::int64_t index;
+    std::int32_t level;
+  } nodes[kMaxNodes];
 };
 inline constexpr std::size_t kPartialsHeaderBytes = (sizeof(PartialsEntry) + 63) / 64 * 64;
 std::size_t partials_entry_bytes(const AttentionSplit& split);

@@ -17,14 +17,22 @@ struct Named {
 };
 
 constexpr Named kFeatures[] = {
-    {"avx2", &CpuFeatures::avx2},           {"fma", &CpuFeatures::fma},
-    {"f16c", &CpuFeatures::f16c},           {"avx512f", &CpuFeatures::avx512f},
-    {"avx512bw", &CpuFeatures::avx512bw},   {"avx512dq", &CpuFeatures::avx512dq},
-    {"avx512cd", &CpuFeatures::avx512cd},   {"avx512vl", &CpuFeatures::avx512vl},
-    {"avx512bf16", &CpuFeatures::avx512bf16}, {"avx512fp16", &CpuFeatures::avx512fp16},
-    {"avx512vnni", &CpuFeatures::avx512vnni}, {"amx_tile", &CpuFeatures::amx_tile},
-    {"amx_bf16", &CpuFeatures::amx_bf16},   {"amx_int8", &CpuFeatures::amx_int8},
-    {"neon", &CpuFeatures::neon},           {"bf16", &CpuFeatures::arm_bf16},
+    {"avx2", &CpuFeatures::avx2},
+    {"fma", &CpuFeatures::fma},
+    {"f16c", &CpuFeatures::f16c},
+    {"avx512f", &CpuFeatures::avx512f},
+    {"avx512bw", &CpuFeatures::avx512bw},
+    {"avx512dq", &CpuFeatures::avx512dq},
+    {"avx512cd", &CpuFeatures::avx512cd},
+    {"avx512vl", &CpuFeatures::avx512vl},
+    {"avx512bf16", &CpuFeatures::avx512bf16},
+    {"avx512fp16", &CpuFeatures::avx512fp16},
+    {"avx512vnni", &CpuFeatures::avx512vnni},
+    {"amx_tile", &CpuFeatures::amx_tile},
+    {"amx_bf16", &CpuFeatures::amx_bf16},
+    {"amx_int8", &CpuFeatures::amx_int8},
+    {"neon", &CpuFeatures::neon},
+    {"bf16", &CpuFeatures::arm_bf16},
     {"sve", &CpuFeatures::arm_sve},
 };
 
@@ -90,8 +98,8 @@ CpuFeatures read_features() {
 #if defined(__linux__)
   const unsigned long hwcap = getauxval(AT_HWCAP);
   const unsigned long hwcap2 = getauxval(AT_HWCAP2);
-  f.neon = (hwcap >> 1) & 1;  // HWCAP_ASIMD
-  f.arm_sve = (hwcap >> 22) & 1;  // HWCAP_SVE
+  f.neon = (hwcap >> 1) & 1;        // HWCAP_ASIMD
+  f.arm_sve = (hwcap >> 22) & 1;    // HWCAP_SVE
   f.arm_bf16 = (hwcap2 >> 14) & 1;  // HWCAP2_BF16
 #else
   f.neon = true;  // part of the architecture
@@ -127,8 +135,7 @@ const CpuFeatures& cpu_features() {
 std::string cpu_missing(Isa isa) {
   const CpuFeatures& have = cpu_features();
   switch (isa) {
-    case Isa::portable:
-      return "";
+    case Isa::portable: return "";
     case Isa::avx2: {
 #if defined(__x86_64__)
       if (!have.os_saves_ymm) return "CPU lacks avx, or the system does not save its registers";
@@ -142,8 +149,7 @@ std::string cpu_missing(Isa isa) {
       return lacking({&CpuFeatures::avx512f, &CpuFeatures::avx512bw, &CpuFeatures::avx512dq, &CpuFeatures::avx512cd,
                       &CpuFeatures::avx512vl, &CpuFeatures::fma, &CpuFeatures::f16c});
     }
-    case Isa::neon:
-      return lacking({&CpuFeatures::neon});
+    case Isa::neon: return lacking({&CpuFeatures::neon});
   }
   return "unknown instruction set";
 }

@@ -21,7 +21,8 @@ struct CpuFeatures {
 
 const CpuFeatures& cpu_features();  // read once
 
-// What the CPU or the system lacks for `isa`, "" if nothing: "CPU lacks avx512bw", "system does not save zmm registers".
+// What the CPU or the system lacks for `isa`, "" if nothing: "CPU lacks avx512bw", "system does not save zmm
+// registers".
 std::string cpu_missing(Isa isa);
 
 // Features of the list above that are there, in that order, separated by blanks. For result files and error texts.

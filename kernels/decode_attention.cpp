@@ -21,11 +21,12 @@ namespace {
 
 void require(ErrorCode code, const char* name, std::span<const std::byte> memory, std::size_t bytes) {
   if (memory.size() < bytes || reinterpret_cast<std::uintptr_t>(memory.data()) % 64 != 0)
-    throw Error(code, std::string(name) + " has " + std::to_string(memory.size()) + " bytes: needs " + std::to_string(bytes) +
-                          ", aligned to 64");
+    throw Error(code, std::string(name) + " has " + std::to_string(memory.size()) + " bytes: needs " +
+                          std::to_string(bytes) + ", aligned to 64");
 }
 
-void run_all(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::byte* partials, const KernelTable& table) {
+void run_all(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::byte* partials,
+             const KernelTable& table) {
   if (threads == 1) {
     table.attention_run_part(args, 1, 0, workspace.data(), partials);
     return;  // one part finishes every group itself
@@ -70,8 +71,8 @@ std::size_t attention_partials_bytes(const AttentionArgs& args) {
   return groups * partials_entry_bytes(split);
 }
 
-void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::span<std::byte> partials,
-                        Isa isa) {
+void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads,
+                        std::span<std::byte> partials, Isa isa) {
   const KernelTable& table = kernel_table(isa);
   if (args.segment_end == kUnlimitedWindow)
     throw Error(ErrorCode::bad_option, "segment_end is not set: partials are of a stated range of segments");
@@ -82,7 +83,8 @@ void attention_partials(const AttentionArgs& args, std::span<std::byte> workspac
   AttentionCursor cursor(args, split, 1, 0);
   AttentionGroup group;
   while (cursor.next_group(group)) {  // a group without rows here leaves no nodes
-    auto* entry = reinterpret_cast<PartialsEntry*>(partials.data() + static_cast<std::size_t>(group.id) * partials_entry_bytes(split));
+    auto* entry = reinterpret_cast<PartialsEntry*>(partials.data() +
+                                                   static_cast<std::size_t>(group.id) * partials_entry_bytes(split));
     entry->group_id = group.id;
     entry->results = group.heads * group.queries;
     entry->node_count = 0;
@@ -99,19 +101,29 @@ void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* c
   AttentionGroup group;
   while (cursor.next_group(group)) {
     for (std::size_t b = 0; b < blocks.size(); ++b) {
-      const auto* entry = reinterpret_cast<const PartialsEntry*>(blocks[b] + static_cast<std::size_t>(group.id) * partials_entry_bytes(split));
+      const auto* entry = reinterpret_cast<const PartialsEntry*>(blocks[b] + static_cast<std::size_t>(group.id) *
+                                                                                 partials_entry_bytes(split));
       if (entry->group_id != group.id || entry->results != group.heads * group.queries || entry->node_count < 0 ||
           entry->node_count > split.node_slots)
-        throw Error(ErrorCode::bad_view, "block " + std::to_string(b) + " of partials is damaged or belongs to other arguments");
+        throw Error(ErrorCode::bad_view,
+                    "block " + std::to_string(b) + " of partials is damaged or belongs to other arguments");
     }
   }
   kernel_table(isa).attention_finish_partials(whole, blocks.data(), blocks.size());
 }
 
-void convert_to_f16(const float* from, std::uint16_t* to, std::size_t n, Isa isa) { kernel_table(isa).convert_to_f16(from, to, n); }
-void convert_to_bf16(const float* from, std::uint16_t* to, std::size_t n, Isa isa) { kernel_table(isa).convert_to_bf16(from, to, n); }
-void convert_from_f16(const std::uint16_t* from, float* to, std::size_t n, Isa isa) { kernel_table(isa).convert_from_f16(from, to, n); }
-void convert_from_bf16(const std::uint16_t* from, float* to, std::size_t n, Isa isa) { kernel_table(isa).convert_from_bf16(from, to, n); }
+void convert_to_f16(const float* from, std::uint16_t* to, std::size_t n, Isa isa) {
+  kernel_table(isa).convert_to_f16(from, to, n);
+}
+void convert_to_bf16(const float* from, std::uint16_t* to, std::size_t n, Isa isa) {
+  kernel_table(isa).convert_to_bf16(from, to, n);
+}
+void convert_from_f16(const std::uint16_t* from, float* to, std::size_t n, Isa isa) {
+  kernel_table(isa).convert_from_f16(from, to, n);
+}
+void convert_from_bf16(const std::uint16_t* from, float* to, std::size_t n, Isa isa) {
+  kernel_table(isa).convert_from_bf16(from, to, n);
+}
 
 void store_row(Storage storage, const float* from, std::size_t d, std::byte* to, float* scale, Isa isa) {
   kernel_table(isa).store_row(storage, from, d, to, scale);
@@ -124,8 +136,8 @@ void project(const float* packed, const float* x, std::int64_t outputs, std::int
   kernel_table(isa).project(packed, x, outputs, inputs, y);
 }
 
-void rope(float* x, std::int64_t heads, std::int64_t head_stride, std::int64_t d, std::int64_t position, const double* inv_freq,
-          RopePairing pairing, Isa isa) {
+void rope(float* x, std::int64_t heads, std::int64_t head_stride, std::int64_t d, std::int64_t position,
+          const double* inv_freq, RopePairing pairing, Isa isa) {
   kernel_table(isa).rope(x, heads, head_stride, d, position, inv_freq, pairing == RopePairing::interleaved);
 }
 

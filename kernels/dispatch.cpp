@@ -8,9 +8,9 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/kernels.hpp"
 
-#define KVROOF_ISA_ROW(name)          \
-  namespace kvroof::isa_##name {      \
-  extern const KernelTable table;     \
+#define KVROOF_ISA_ROW(name)        \
+  namespace kvroof::isa_##name {    \
+    extern const KernelTable table; \
   }
 #include "kvroof_isa_rows.inc"
 #undef KVROOF_ISA_ROW
@@ -24,7 +24,8 @@ constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::neon};
 const KernelTable* find_table(Isa isa) {
   switch (isa) {
 #define KVROOF_ISA_ROW(name) \
-  case Isa::name: return &isa_##name::table;
+  case Isa::name:            \
+    return &isa_##name::table;
 #include "kvroof_isa_rows.inc"
 #undef KVROOF_ISA_ROW
     default: return nullptr;

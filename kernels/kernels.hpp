@@ -18,18 +18,18 @@
 namespace kvroof {
 
 // ---- numerics definition -------------------------------------------------------------------------------------------
-inline constexpr int kDefinition = 1;               // goes into results and golden files
-inline constexpr int kLanes = 16;                   // the 16-lane vector
-inline constexpr std::int64_t kSegmentRows = 512;   // positions of one segment; segments start at its multiples
+inline constexpr int kDefinition = 1;              // goes into results and golden files
+inline constexpr int kLanes = 16;                  // the 16-lane vector
+inline constexpr std::int64_t kSegmentRows = 512;  // positions of one segment; segments start at its multiples
 
 // ---- instruction sets ----------------------------------------------------------------------------------------------
 enum class Isa : std::uint8_t { portable, avx2, avx512, neon };
 
-const char* isa_name(Isa isa);              // lower case, as in KVROOF_ISA, rows and file names
-bool isa_built(Isa isa);                    // compiled into this library
-bool isa_supported(Isa isa);                // built, and this CPU and OS can run it
-std::string isa_missing(Isa isa);           // why not: "not built for this architecture", "CPU lacks avx512bw"; "" if supported
-Isa isa_from_name(const std::string& name); // throws Error(bad_isa) naming the choices
+const char* isa_name(Isa isa);     // lower case, as in KVROOF_ISA, rows and file names
+bool isa_built(Isa isa);           // compiled into this library
+bool isa_supported(Isa isa);       // built, and this CPU and OS can run it
+std::string isa_missing(Isa isa);  // why not: "not built for this architecture", "CPU lacks avx512bw"; "" if supported
+Isa isa_from_name(const std::string& name);  // throws Error(bad_isa) naming the choices
 // The one used when none is asked for: environment KVROOF_ISA if set, else the widest supported. Throws Error(bad_isa)
 // where KVROOF_ISA names one that is unknown or cannot run here. Read once, at first use.
 Isa default_isa();
@@ -48,9 +48,9 @@ struct AttentionOptions {
   float scale = std::numeric_limits<float>::quiet_NaN();  // required: multiplies the dot product; no hidden 1/sqrt(Dk)
   std::int64_t window = kUnlimitedWindow;  // W >= 1: key j is visible to query i iff 0 <= i-j < W (or j < kept_tokens)
   std::int64_t kept_tokens = 0;            // the first rows that stay visible beside the window
-  float softcap = std::numeric_limits<float>::infinity(); // c > 0: s -> c*tanh(s/c); infinity: none
-  const float* alibi_slopes = nullptr;     // [Hq] or null: adds slope * (j - i)
-  const float* sink_logits = nullptr;      // [Hq] or null: adds exp(sink) to the sum, no value row, not scaled or capped
+  float softcap = std::numeric_limits<float>::infinity();  // c > 0: s -> c*tanh(s/c); infinity: none
+  const float* alibi_slopes = nullptr;                     // [Hq] or null: adds slope * (j - i)
+  const float* sink_logits = nullptr;  // [Hq] or null: adds exp(sink) to the sum, no value row, not scaled or capped
 };
 
 // One sequence of the batch: its n newest tokens are the queries. Query r has position kv.end_position - n + r and sees
@@ -61,17 +61,17 @@ struct AttentionSequence {
   std::int64_t q_row_stride = 0, q_head_stride = 0;
   std::int64_t n = 0;
   KvView kv;
-  float* out = nullptr;      // out[r*out_row_stride + h*out_head_stride + d], floats; must not overlap q or the rows
+  float* out = nullptr;  // out[r*out_row_stride + h*out_head_stride + d], floats; must not overlap q or the rows
   std::int64_t out_row_stride = 0, out_head_stride = 0;
-  float* lse = nullptr;      // lse[r*Hq + h] or null: max + log(sum), natural log, sink included
+  float* lse = nullptr;  // lse[r*Hq + h] or null: max + log(sum), natural log, sink included
 };
 
-// MLA by reconstruction: head h's key is [W_UK_h c, rotated key], its value W_UV_h c, made tile by tile from the latent c
-// and used at once. Weights as pack_weights (rope.hpp) leaves them, one head after another. See mla.hpp.
+// MLA by reconstruction: head h's key is [W_UK_h c, rotated key], its value W_UV_h c, made tile by tile from the latent
+// c and used at once. Weights as pack_weights (rope.hpp) leaves them, one head after another. See mla.hpp.
 struct LatentExpansion {
-  std::int64_t rope_dim = 0;      // of the key; key_dim - rope_dim columns come from the latent
-  const float* w_uk = nullptr;    // [Hq] x packed [key_dim - rope_dim][latent_dim]
-  const float* w_uv = nullptr;    // [Hq] x packed [value_dim][latent_dim]
+  std::int64_t rope_dim = 0;    // of the key; key_dim - rope_dim columns come from the latent
+  const float* w_uk = nullptr;  // [Hq] x packed [key_dim - rope_dim][latent_dim]
+  const float* w_uv = nullptr;  // [Hq] x packed [value_dim][latent_dim]
 };
 
 struct AttentionArgs {
@@ -80,7 +80,8 @@ struct AttentionArgs {
   std::span<const AttentionSequence> sequences;  // all with one storage pair and latent_dim
   const LatentExpansion* expansion = nullptr;    // rows are latents to be expanded: then kv_heads == query_heads
   std::int64_t segment_begin = 0;                // only rows of segments [segment_begin, segment_end) are read: with
-  std::int64_t segment_end = std::numeric_limits<std::int64_t>::max();  // attention_partials only, else leave them alone
+  std::int64_t segment_end =
+      std::numeric_limits<std::int64_t>::max();  // attention_partials only, else leave them alone
 };
 
 // Work is cut into `parts` shares of nearly equal bytes, cut at segment boundaries; the result's bits do not depend on
@@ -98,31 +99,34 @@ void attention_merge_part(const AttentionArgs& args, int parts, int part, std::b
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads);
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads, Isa isa);
 
-// ---- one context over several processes --------------------------------------------------------------------------------
-// Each process holds the rows of a range of whole segments (its views need list no others) and sets segment_begin and
-// segment_end to it; shape, options, q, n, end_position and out layout are the same everywhere. It computes partials, a
-// plain block of bytes that may be sent to a machine of the same byte order; one process joins the blocks of all, in
-// ascending order of their segments, by the same fixed tree: the bits are those of one process with all rows.
+// ---- one context over several processes
+// -------------------------------------------------------------------------------- Each process holds the rows of a
+// range of whole segments (its views need list no others) and sets segment_begin and segment_end to it; shape, options,
+// q, n, end_position and out layout are the same everywhere. It computes partials, a plain block of bytes that may be
+// sent to a machine of the same byte order; one process joins the blocks of all, in ascending order of their segments,
+// by the same fixed tree: the bits are those of one process with all rows.
 std::size_t attention_partials_bytes(const AttentionArgs& args);  // the same in every process
 // partials: attention_partials_bytes(args), 64-byte aligned. workspace as for decode_attention. out is not touched.
-void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::span<std::byte> partials,
-                        Isa isa);
+void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads,
+                        std::span<std::byte> partials, Isa isa);
 // Writes out and lse. The blocks are used up (joined in place). No rows are read: the views need only end_position,
 // storage and latent_dim. Throws Error(bad_view) if a block does not belong to these args.
 void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* const> blocks, Isa isa);
 
 // Bytes rule: unique cache bytes that must be read: every row visible to at least one query, K and V at storage width
-// plus int8 scales, once per KV head; an MLA row once for all heads. q, out, weights, tables and partials are not counted.
+// plus int8 scales, once per KV head; an MLA row once for all heads. q, out, weights, tables and partials are not
+// counted.
 std::int64_t attention_bytes(const AttentionArgs& args);
 // Bytes of one row of an MLA cache (KvView::latent_dim).
 std::int64_t latent_row_bytes(Storage storage, std::int64_t latent_dim, std::int64_t rope_dim);
-// 2*Dk + 2*Dv per visible (query head, query, row); with an expansion also the 2*latent_dim*(nope + Dv) per (head, row),
-// counted once however the queries are tiled.
+// 2*Dk + 2*Dv per visible (query head, query, row); with an expansion also the 2*latent_dim*(nope + Dv) per (head,
+// row), counted once however the queries are tiled.
 std::int64_t attention_flops(const AttentionArgs& args);
 
-// ---- conversions between f32 and storage -----------------------------------------------------------------------------
-// Round to nearest, ties to even; subnormals kept; overflow to inf; a NaN is quieted and its payload truncated (f32 to
-// f32 included). n elements, any alignment of the element type, no overlap. int8 is per row: see store_rows.
+// ---- conversions between f32 and storage
+// ----------------------------------------------------------------------------- Round to nearest, ties to even;
+// subnormals kept; overflow to inf; a NaN is quieted and its payload truncated (f32 to f32 included). n elements, any
+// alignment of the element type, no overlap. int8 is per row: see store_rows.
 void convert_to_f16(const float* from, std::uint16_t* to, std::size_t n, Isa isa);
 void convert_to_bf16(const float* from, std::uint16_t* to, std::size_t n, Isa isa);
 void convert_from_f16(const std::uint16_t* from, float* to, std::size_t n, Isa isa);

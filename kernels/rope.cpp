@@ -1,5 +1,5 @@
-// Tables that stand outside the numerics contract (their golden values are tests): RoPE frequencies, ALiBi slopes, packed
-// weights.
+// Tables that stand outside the numerics contract (their golden values are tests): RoPE frequencies, ALiBi slopes,
+// packed weights.
 #include "kernels/rope.hpp"
 
 #include <cmath>
@@ -8,7 +8,8 @@
 namespace kvroof {
 
 std::vector<double> rope_inv_freq(std::int64_t d, double base, double factor) {
-  if (d < 2 || d % 2 != 0) throw Error(ErrorCode::bad_shape, "rope dimension is " + std::to_string(d) + ": must be even and at least 2");
+  if (d < 2 || d % 2 != 0)
+    throw Error(ErrorCode::bad_shape, "rope dimension is " + std::to_string(d) + ": must be even and at least 2");
   if (!(base > 0.0) || !std::isfinite(base) || !(factor > 0.0) || !std::isfinite(factor))
     throw Error(ErrorCode::bad_option, "rope base and factor must be positive and finite");
   std::vector<double> inv_freq(static_cast<std::size_t>(d / 2));
@@ -19,9 +20,11 @@ std::vector<double> rope_inv_freq(std::int64_t d, double base, double factor) {
 
 namespace {
 
-void append_series(std::vector<float>& slopes, std::int64_t heads, std::int64_t first, std::int64_t step, std::int64_t count) {
+void append_series(std::vector<float>& slopes, std::int64_t heads, std::int64_t first, std::int64_t step,
+                   std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i)
-    slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(first + i * step) / static_cast<double>(heads))));
+    slopes.push_back(
+        static_cast<float>(std::exp2(-8.0 * static_cast<double>(first + i * step) / static_cast<double>(heads))));
 }
 
 }  // namespace

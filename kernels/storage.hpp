@@ -13,9 +13,7 @@ enum class Storage : std::uint8_t { f32, f16, bf16, int8 };
 
 inline constexpr Storage kStorages[] = {Storage::f32, Storage::f16, Storage::bf16, Storage::int8};
 
-constexpr std::size_t storage_bytes(Storage s) {
-  return s == Storage::f32 ? 4 : s == Storage::int8 ? 1 : 2;
-}
+constexpr std::size_t storage_bytes(Storage s) { return s == Storage::f32 ? 4 : s == Storage::int8 ? 1 : 2; }
 
 constexpr const char* storage_name(Storage s) {
   switch (s) {

@@ -33,10 +33,10 @@ struct KvView {
   std::int64_t v_row_stride = 0, v_head_stride = 0;
   std::int64_t k_scale_row_stride = 0, k_scale_head_stride = 0;
   std::int64_t v_scale_row_stride = 0, v_scale_head_stride = 0;
-  // > 0: rows are those of multi-head latent attention, one for all heads: latent_dim columns of latent, then the rotated
-  // key. V is the first latent_dim columns of the K row (same pointers, strides and storage). int8 rows hold the latent's
-  // integers, a float scale per 128 of them (the last group may be short), then the rotated key in bf16, unaligned and
-  // without gaps: 512 + 16 + 128 bytes for 512 + 64.
+  // > 0: rows are those of multi-head latent attention, one for all heads: latent_dim columns of latent, then the
+  // rotated key. V is the first latent_dim columns of the K row (same pointers, strides and storage). int8 rows hold
+  // the latent's integers, a float scale per 128 of them (the last group may be short), then the rotated key in bf16,
+  // unaligned and without gaps: 512 + 16 + 128 bytes for 512 + 64.
   std::int64_t latent_dim = 0;
 };
 

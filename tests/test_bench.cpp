@@ -275,10 +275,9 @@ TEST_P(EachProbe, ComputeProbesDoAtLeastWhatIsAsked) {
   if (!isa_supported(GetParam())) GTEST_SKIP() << isa_missing(GetParam());
   const ProbeTable& table = probe_table(GetParam());
   EXPECT_GE(table.fma_f32(1e5), 1e5);
-  const std::vector<std::uint16_t> block(512, 0x3800);
-  for (Storage storage : {Storage::f16, Storage::bf16})
-    for (int group : {1, 3, 8, 32, 71})
-      EXPECT_GE(table.convert_fma(storage, group, block.data(), block.size(), 1e5), 1e5);
+  const std::vector<std::byte> block(1024, std::byte{0x38});
+  for (Storage storage : {Storage::f16, Storage::bf16, Storage::int8})
+    for (int group : {1, 3, 8, 32, 71}) EXPECT_GE(table.convert_fma(storage, group, block.data(), 512, 1e5), 1e5);
 }
 
 INSTANTIATE_TEST_SUITE_P(BenchProbe, EachProbe, ::testing::Values(Isa::portable, Isa::avx2, Isa::avx512, Isa::neon),
@@ -379,7 +378,12 @@ TEST(BenchViews, EveryLayoutReadsAllOfTheSameMemory) {
     }
     EXPECT_EQ(rows.size(), 2u * 64);
   };
-  covers(contiguous_views(c, base, base + c.k_bytes()), 0);
+  CacheSet set;
+  set.base = base;
+  set.k_bytes = c.k_bytes();
+  set.v_bytes = c.v_bytes();
+  set.count = 1;
+  covers(contiguous_views(c, set, 0), 0);
   covers(ring_views(c, base, 21), 21);
   EXPECT_EQ(ring_views(c, base, 21).runs[0].size(), 2u);
   for (std::int64_t page : {1, 16, 64}) {
@@ -436,10 +440,10 @@ TEST(BenchViews, AKernelRunCountsBytesAndChecksItsResult) {
     calls.push_back(std::move(call));
     return std::make_unique<KernelRun>(of, std::move(calls));
   };
-  const auto whole = one(c, contiguous_views(c, set.k(0), set.v(0)));
+  const auto whole = one(c, contiguous_views(c, set, 0));
   const auto around = one(ring, ring_views(ring, set.k(0), 21));
   const auto last = one(window, windowed_views(window, set.k(0), 64, 50));
-  const auto five = one(chunk, contiguous_views(chunk, set.k(0), set.v(0)));
+  const auto five = one(chunk, contiguous_views(chunk, set, 0));
   EXPECT_EQ(whole->bytes(), static_cast<std::int64_t>(c.bytes()));
   EXPECT_EQ(around->bytes(), static_cast<std::int64_t>(c.bytes()));
   EXPECT_EQ(last->bytes(), static_cast<std::int64_t>(c.bytes()) * 10 / 64);

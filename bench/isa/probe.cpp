@@ -16,12 +16,15 @@ inline Words add_words(Words a, Words b) { return _mm512_add_epi64(a, b); }
 inline Words zero_words() { return _mm512_setzero_si512(); }
 inline Floats fma_floats(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats splat(float x) { return _mm512_set1_ps(x); }
-inline Floats widen_f16(const std::uint16_t* p) {
+inline Floats widen_f16(const std::byte* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-inline Floats widen_bf16(const std::uint16_t* p) {
-  return _mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+inline Floats widen_bf16(const std::byte* p) {
+  const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+}
+inline Floats widen_int8(const std::byte* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 #elif KVROOF_ROW == KVROOF_ROW_avx2
 using Words = __m256i;
@@ -33,12 +36,15 @@ inline Words add_words(Words a, Words b) { return _mm256_add_epi64(a, b); }
 inline Words zero_words() { return _mm256_setzero_si256(); }
 inline Floats fma_floats(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats splat(float x) { return _mm256_set1_ps(x); }
-inline Floats widen_f16(const std::uint16_t* p) {
+inline Floats widen_f16(const std::byte* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-inline Floats widen_bf16(const std::uint16_t* p) {
-  return _mm256_castsi256_ps(
-      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+inline Floats widen_bf16(const std::byte* p) {
+  const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+inline Floats widen_int8(const std::byte* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 #elif KVROOF_ROW == KVROOF_ROW_neon
 using Words = uint64x2_t;
@@ -50,8 +56,18 @@ inline Words add_words(Words a, Words b) { return vaddq_u64(a, b); }
 inline Words zero_words() { return vdupq_n_u64(0); }
 inline Floats fma_floats(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
 inline Floats splat(float x) { return vdupq_n_f32(x); }
-inline Floats widen_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-inline Floats widen_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+inline Floats widen_f16(const std::byte* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))));
+}
+inline Floats widen_bf16(const std::byte* p) {
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)), 16));
+}
+inline Floats widen_int8(const std::byte* p) {
+  std::uint32_t four;
+  __builtin_memcpy(&four, p, 4);
+  const int8x8_t bytes = vreinterpret_s8_u32(vdup_n_u32(four));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+}
 #else  // portable: what the compiler makes of plain vectors for the baseline; FMA is the C library's, as in the kernels
 typedef std::uint64_t Words __attribute__((vector_size(16)));
 typedef float Floats __attribute__((vector_size(16)));
@@ -70,21 +86,30 @@ inline Floats fma_floats(Floats a, Floats b, Floats c) {
   return c;
 }
 inline Floats splat(float x) { return Floats{x, x, x, x}; }
-inline Codes codes(const std::uint16_t* p) { return Codes{p[0], p[1], p[2], p[3]}; }
+inline Codes codes(const std::byte* p) {
+  std::uint16_t c[4];
+  __builtin_memcpy(c, p, 8);
+  return Codes{c[0], c[1], c[2], c[3]};
+}
 inline Floats as_floats(Codes c) {
   Floats f;
   __builtin_memcpy(&f, &c, sizeof f);
   return f;
 }
 // Finite codes only (inf and NaN would need one more select): the cheapest conversion there is, as a roof should be.
-inline Floats widen_f16(const std::uint16_t* p) {
+inline Floats widen_f16(const std::byte* p) {
   const Codes c = codes(p);
   const Floats magnitude = as_floats((c & 0x7fffu) << 13) * 0x1p112f;
   Codes bits;
   __builtin_memcpy(&bits, &magnitude, sizeof bits);
   return as_floats(bits | ((c & 0x8000u) << 16));
 }
-inline Floats widen_bf16(const std::uint16_t* p) { return as_floats(codes(p) << 16); }
+inline Floats widen_bf16(const std::byte* p) { return as_floats(codes(p) << 16); }
+inline Floats widen_int8(const std::byte* p) {
+  std::int8_t c[4];
+  __builtin_memcpy(c, p, 4);
+  return Floats{static_cast<float>(c[0]), static_cast<float>(c[1]), static_cast<float>(c[2]), static_cast<float>(c[3])};
+}
 #endif
 
 constexpr std::size_t kWordBytes = sizeof(Words);
@@ -202,11 +227,22 @@ double fma_f32(double flops) {
   return per_round * static_cast<double>(rounds);
 }
 
-template <bool kBf16, int kGroup>
-double convert_group(const std::uint16_t* block, std::size_t elements, double flops) {
+template <Storage kStorage>
+Floats widen(const std::byte* p) {
+  if constexpr (kStorage == Storage::bf16)
+    return widen_bf16(p);
+  else if constexpr (kStorage == Storage::int8)
+    return widen_int8(p);
+  else
+    return widen_f16(p);
+}
+
+template <Storage kStorage, int kGroup>
+double convert_group(const std::byte* block, std::size_t elements, double flops) {
   // Vectors per round: enough that every chain is used at least once, so that no chain's latency shows.
   constexpr int kVectors = kGroup >= kChains ? 1 : kChains / kGroup;
   constexpr std::size_t kElements = static_cast<std::size_t>(kVectors) * kFloats;
+  constexpr std::size_t kWidth = kStorage == Storage::int8 ? 1 : 2;
   const std::size_t rounds = elements / kElements;
   const double per_pass = 2.0 * static_cast<double>(rounds * kElements) * kGroup;
   const std::int64_t passes = static_cast<std::int64_t>(flops / per_pass) + 1;
@@ -215,13 +251,15 @@ double convert_group(const std::uint16_t* block, std::size_t elements, double fl
   const Floats weight = splat(0.25f);
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     for (std::size_t r = 0; r < rounds; ++r) {
-      const std::uint16_t* p = block + r * kElements;
+      const std::byte* p = block + r * kElements * kWidth;
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        const Floats x = kBf16 ? widen_bf16(p + v * kFloats) : widen_f16(p + v * kFloats);
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const Floats x = widen<kStorage>(p + v * kFloats * kWidth);
 #pragma GCC unroll 32
-        for (int g = 0; g < kGroup; ++g)
-          chains[(v * kGroup + g) % kChains] = fma_floats(x, weight, chains[(v * kGroup + g) % kChains]);
+        for (int g = 0; g < kGroup; ++g) {
+          Floats& chain = chains[(static_cast<int>(v) * kGroup + g) % kChains];
+          chain = fma_floats(x, weight, chain);
+        }
       }
     }
   }
@@ -229,19 +267,22 @@ double convert_group(const std::uint16_t* block, std::size_t elements, double fl
   return per_pass * static_cast<double>(passes);
 }
 
-template <bool kBf16>
-double convert_any(int group, const std::uint16_t* block, std::size_t elements, double flops) {
-  if (group >= 32) return convert_group<kBf16, 32>(block, elements, flops);
-  if (group >= 16) return convert_group<kBf16, 16>(block, elements, flops);
-  if (group >= 8) return convert_group<kBf16, 8>(block, elements, flops);
-  if (group >= 4) return convert_group<kBf16, 4>(block, elements, flops);
-  if (group >= 2) return convert_group<kBf16, 2>(block, elements, flops);
-  return convert_group<kBf16, 1>(block, elements, flops);
+template <Storage kStorage>
+double convert_any(int group, const std::byte* block, std::size_t elements, double flops) {
+  if (group >= 32) return convert_group<kStorage, 32>(block, elements, flops);
+  if (group >= 16) return convert_group<kStorage, 16>(block, elements, flops);
+  if (group >= 8) return convert_group<kStorage, 8>(block, elements, flops);
+  if (group >= 4) return convert_group<kStorage, 4>(block, elements, flops);
+  if (group >= 2) return convert_group<kStorage, 2>(block, elements, flops);
+  return convert_group<kStorage, 1>(block, elements, flops);
 }
 
-double convert_fma(Storage storage, int group, const std::uint16_t* block, std::size_t elements, double flops) {
-  return storage == Storage::bf16 ? convert_any<true>(group, block, elements, flops)
-                                  : convert_any<false>(group, block, elements, flops);
+double convert_fma(Storage storage, int group, const std::byte* block, std::size_t elements, double flops) {
+  switch (storage) {
+    case Storage::bf16: return convert_any<Storage::bf16>(group, block, elements, flops);
+    case Storage::int8: return convert_any<Storage::int8>(group, block, elements, flops);
+    default: return convert_any<Storage::f16>(group, block, elements, flops);
+  }
 }
 
 constexpr Isa kIsa = Isa::KVROOF_ISA;

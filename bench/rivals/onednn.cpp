@@ -201,6 +201,10 @@ Rival best_chain(const DecodeSetup& setup, Arena& arena, std::string& tried) {
       {Form::head_major, true, "chain_head_major_f32_queries"},
   };
   Rival best = failed_rival("onednn", "unsupported", "");
+  if (setup.c.storage == Storage::int8) {
+    best.reason = "no attention over int8 rows with a float scale each";
+    return best;
+  }
   double best_ns = 0;
   bool wrong = false;
   for (const FormChoice& choice : kForms) {

@@ -113,6 +113,10 @@ Rival onednn_graph_rival(const DecodeSetup& setup) {
     rival.status = "unsupported";
     rival.reason = std::string(isa_name(setup.c.isa)) + ": " + why;
   };
+  if (setup.c.storage == Storage::int8) {
+    unsupported("no attention over int8 rows with a float scale each");
+    return rival;
+  }
   try {
     const std::int64_t start = now_ns();
     const std::shared_ptr<State> state = build(setup);

@@ -47,6 +47,8 @@ Rival make(const std::string& impl, const std::string& form, Function function, 
   a.v_row_stride = c.shape.value_dim * width;
   a.k_head_stride = c.T * a.k_row_stride;
   a.v_head_stride = c.T * a.v_row_stride;
+  a.k_scale_row_stride = a.v_scale_row_stride = 1;
+  a.k_scale_head_stride = a.v_scale_head_stride = c.T;
   a.q = setup.q.data();
   a.out = state->out.data();
 
@@ -55,12 +57,14 @@ Rival make(const std::string& impl, const std::string& form, Function function, 
   rival.form = form;
   rival.implementation = form;
   rival.key_storage = rival.value_storage = c.storage;
-  rival.bytes = static_cast<std::int64_t>(c.bytes());
+  rival.bytes = static_cast<std::int64_t>(c.bytes() + 2 * setup.caches.scale_count * sizeof(float));
   const int threads = c.threads;
   State* const s = state.get();
   rival.call = [s, function, threads](std::int64_t visit) {
     s->args.k = s->caches.k(visit);
     s->args.v = s->caches.v(visit);
+    s->args.k_scale = s->caches.k_scale(visit);
+    s->args.v_scale = s->caches.v_scale(visit);
     run_team(threads, [&](int p) {
       const std::int64_t heads = s->args.query_heads;
       function(s->args, heads * p / threads, heads * (p + 1) / threads, s->scores[static_cast<std::size_t>(p)].data());

@@ -24,10 +24,12 @@ std::uint16_t narrow_f16(float x) {
 
 void narrow16_f16(const float* from, std::uint16_t* to) {
 #if KVROOF_ROW == KVROOF_ROW_avx512
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(_mm512_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtps_ph(_mm512_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
 #elif KVROOF_ROW == KVROOF_ROW_avx2
   for (int i = 0; i < 16; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
 #elif KVROOF_ROW == KVROOF_ROW_neon
   for (int i = 0; i < 16; i += 4) vst1_u16(to + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
 #else

@@ -24,12 +24,13 @@ namespace kvroof::KVROOF_NS {
 namespace {
 
 static_assert(sizeof(SegmentRows) <= kSegmentRowsBytes);
-constexpr std::int64_t kPrefetchBytes = 8192;  // into L1: measured best over f32, f16 and int8 rows (TUNING.md)
+constexpr std::int64_t kPrefetchBytes = 8192;     // ahead of the row in use, into L1 ...
+constexpr std::int64_t kPrefetchBytesF32 = 6144;  // ... measured best by storage (TUNING.md)
 
-constexpr int kValueTiles = 4;                  // 64 rows ...
-constexpr std::int64_t kPanelColumns = 64;      // ... x 64 columns of V: 16 KiB of f32
-constexpr std::int64_t kPanelQueries = 8;       // from here converting a row once beats converting it for every four queries
-static_assert(kValueTiles * kTileRows * kPanelColumns <= kMinTileFloats);
+constexpr int kPanelRows = 64;              // 64 rows ...
+constexpr std::int64_t kPanelColumns = 64;  // ... x 64 columns of V: 16 KiB of f32
+constexpr std::int64_t kPanelQueries = 8;  // from here converting a row once beats converting it for every four queries
+static_assert(kPanelRows * kPanelColumns <= kMinTileFloats);
 
 // One part's view of the call: its workspace by name.
 struct Part {
@@ -39,9 +40,11 @@ struct Part {
   TileShape k_shape, v_shape;
 
   Part(const AttentionArgs& a, int parts, int part, std::byte* workspace)
-      : args(a), split(make_attention_split(a, parts)),
+      : args(a),
+        split(make_attention_split(a, parts)),
         memory(workspace + static_cast<std::size_t>(part) * split.part_bytes),
-        k_shape{a.shape.key_dim, split.dk_pad}, v_shape{a.shape.value_dim, split.dv_pad} {}
+        k_shape{a.shape.key_dim, split.dk_pad},
+        v_shape{a.shape.value_dim, split.dv_pad} {}
 
   float* floats(std::size_t offset) const { return reinterpret_cast<float*>(memory + offset); }
   float* scores() const { return floats(split.scores); }
@@ -87,7 +90,8 @@ void pack_queries(const Part& part, const AttentionGroup& group) {
   for (std::int64_t head = 0; head < group.heads; ++head) {
     for (std::int64_t query = 0; query < group.queries; ++query) {
       const QueryIndex index = query_index(part, group, head, query);
-      const float* q = group.sequence->q + index.token * group.sequence->q_row_stride + index.head * group.sequence->q_head_stride;
+      const float* q =
+          group.sequence->q + index.token * group.sequence->q_row_stride + index.head * group.sequence->q_head_stride;
       if (query < forms.lane_blocks * kLanes) {
         float* to = lanes + (head * forms.lane_blocks + query / kLanes) * pad * kLanes + query % kLanes;
         for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = q[d];
@@ -97,7 +101,8 @@ void pack_queries(const Part& part, const AttentionGroup& group) {
         for (std::int64_t d = dk; d < pad; ++d) to[d] = 0.0f;
       }
     }
-    for (std::int64_t lane = group.queries; lane < forms.lane_blocks * kLanes; ++lane) {  // empty lanes of the last block
+    for (std::int64_t lane = group.queries; lane < forms.lane_blocks * kLanes;
+         ++lane) {  // empty lanes of the last block
       float* to = lanes + (head * forms.lane_blocks + lane / kLanes) * pad * kLanes + lane % kLanes;
       for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = 0.0f;
     }
@@ -110,20 +115,18 @@ std::int64_t score_rows_per_head(const Part& part, const AttentionGroup& group) 
 }
 
 template <Storage S, bool Grouped>
-void score_segment(const Part& part, const AttentionGroup& group, const RowStream& stream) {
-  const SegmentRows& rows = *stream.now;
+void score_segment(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int distance) {
   const QueryForms forms = group_forms(part, group);
   const std::int64_t per_head = score_rows_per_head(part, group);
   const KvView& kv = group.sequence->kv;
-  for (int tile = 0; tile < rows.tiles(); ++tile) {
-    const int row = rows.begin + tile * kTileRows;
-    const std::byte* const* ahead = stream.ahead(tile);
+  for (int row = rows.begin; row < rows.end; row += kTileRows) {
     for (std::int64_t head = 0; head < group.heads; ++head) {
-      score_tile<S, Grouped>(rows.k + row, head * kv.k_head_stride, kv.latent_dim,
+      score_tile<S, Grouped>(rows.k(row), head * kv.k_head_stride, kv.latent_dim,
                              part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
                              part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms,
                              part.k_shape, part.floats(part.split.tile),
-                             part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
+                             part.scores() + head * per_head * kScoreStride + row, kScoreStride,
+                             distance > 0 ? rows.k(row) + distance : nullptr);
     }
   }
 }
@@ -133,7 +136,8 @@ template <Storage S, bool Grouped>
 void widen_latents(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
                    const float** latent) {
   const std::int64_t dim = group.sequence->kv.latent_dim;
-  widen_rows<S, Grouped>(rows.k + row, count, 0, {0, dim, dim}, part.floats(part.split.latents), part.split.latent_pad, latent);
+  widen_rows<S, Grouped>(rows.k(row), count, 0, {0, dim, dim}, part.floats(part.split.latents), part.split.latent_pad,
+                         latent);
 }
 
 // Scores against keys that are expanded from the latent, 64 rows at a time, and forgotten again.
@@ -145,26 +149,30 @@ void score_expanded(const Part& part, const AttentionGroup& group, const Segment
   const float* w = expansion.w_uk + group.head0 * round_up_lanes(nope) * latent_dim;
   const QueryForms forms = group_forms(part, group);
   float* keys = part.floats(part.split.expanded);
-  for (int row = rows.begin; row < rows.end; row += kValueTiles * kTileRows) {
-    const int count = rows.end - row < kValueTiles * kTileRows ? rows.end - row : kValueTiles * kTileRows;
-    const float* wide[kValueTiles * kTileRows];
+  for (int row = rows.begin; row < rows.end; row += kPanelRows) {
+    const int count = rows.end - row < kPanelRows ? rows.end - row : kPanelRows;
+    const float* wide[kPanelRows];
     widen_latents<S, Grouped>(part, group, rows, row, count, wide);
     expand_latent(wide, count, latent_dim, w, nope, keys, pad);
-    const std::byte* key_rows[kValueTiles * kTileRows];
+    const std::byte* key_rows[kPanelRows];
     const float* unused[kTileRows];
     for (int r = 0; r < count; ++r) {
       float* key = keys + r * pad;
       key_rows[r] = reinterpret_cast<const std::byte*>(key);
-      widen_rows<S, Grouped>(rows.k + row + r, 1, 0, {latent_dim, expansion.rope_dim, latent_dim}, key + nope, pad, unused);
-      if (S == Storage::f32) __builtin_memcpy(key + nope, unused[0], static_cast<std::size_t>(expansion.rope_dim) * sizeof(float));
+      widen_rows<S, Grouped>(rows.k(row + r), 1, 0, {latent_dim, expansion.rope_dim, latent_dim}, key + nope, pad,
+                             unused);
+      if (S == Storage::f32)
+        __builtin_memcpy(key + nope, unused[0], static_cast<std::size_t>(expansion.rope_dim) * sizeof(float));
     }
     for (int r = 0; r < count; r += kTileRows)
-      score_tile<Storage::f32, false>(key_rows + r, 0, 0, part.floats(part.split.q_lanes), part.floats(part.split.q_rows),
-                                      forms, part.k_shape, nullptr, part.scores() + row + r, kScoreStride, nullptr);
+      score_tile<Storage::f32, false>(key_rows + r, 0, 0, part.floats(part.split.q_lanes),
+                                      part.floats(part.split.q_rows), forms, part.k_shape, nullptr,
+                                      part.scores() + row + r, kScoreStride, nullptr);
   }
 }
 
-Spans visible_spans(const Part& part, const AttentionGroup& group, std::int64_t query, std::int64_t base, int from, int to) {
+Spans visible_spans(const Part& part, const AttentionGroup& group, std::int64_t query, std::int64_t base, int from,
+                    int to) {
   const std::int64_t i = query_position(group, (group.query0 + query) / part.split.group_heads);
   const std::int64_t window = part.args.options.window, kept = part.args.options.kept_tokens;
   return cut_spans(kept < i + 1 ? kept : i + 1, i < window ? 0 : i - window + 1, i + 1, base, from, to);
@@ -175,7 +183,8 @@ void softmax_scores(const Part& part, const AttentionGroup& group, const Segment
   const KvView& kv = group.sequence->kv;
   const std::int64_t per_head = score_rows_per_head(part, group);
   float* k_scale = kv.k_storage == Storage::int8 && kv.latent_dim == 0 ? part.floats(part.split.row_floats) : nullptr;
-  float* v_scale = kv.v_storage == Storage::int8 && kv.latent_dim == 0 ? part.floats(part.split.row_floats) + kScoreStride : nullptr;
+  float* v_scale =
+      kv.v_storage == Storage::int8 && kv.latent_dim == 0 ? part.floats(part.split.row_floats) + kScoreStride : nullptr;
   float* distance = options.alibi_slopes != nullptr ? part.floats(part.split.row_floats) + 2 * kScoreStride : nullptr;
   std::int64_t distance_token = -1;
   for (std::int64_t head = 0; head < group.heads; ++head) {
@@ -195,8 +204,12 @@ void softmax_scores(const Part& part, const AttentionGroup& group, const Segment
         node.sum[result] = 0.0f;
         continue;
       }
-      const ScoreOptions score{options.scale, options.softcap, k_scale, v_scale,
-                               distance != nullptr ? options.alibi_slopes[index.head] : 0.0f, distance};
+      const ScoreOptions score{options.scale,
+                               options.softcap,
+                               k_scale,
+                               v_scale,
+                               distance != nullptr ? options.alibi_slopes[index.head] : 0.0f,
+                               distance};
       const Softmax s = softmax_segment(part.scores() + (head * per_head + query) * kScoreStride, rows.begin, rows.end,
                                         visible, score);
       node.max[result] = s.max;
@@ -208,28 +221,24 @@ void softmax_scores(const Part& part, const AttentionGroup& group, const Segment
 // Prefetches the rows that follow a tile's in slices, one per block of arithmetic, instead of all at once.
 class PrefetchSlices {
  public:
-  PrefetchSlices(const RowStream& stream, int tile, int tiles, std::int64_t offset, std::int64_t bytes, std::int64_t slices)
-      : rows_(tiles * kTileRows), offset_(offset), bytes_(bytes), slices_(slices) {
-    for (int t = 0; t < tiles; ++t) ahead_[t] = stream.ahead(tile + t);
-  }
+  PrefetchSlices(const std::byte* const* ahead, int rows, std::int64_t offset, std::int64_t bytes, std::int64_t slices)
+      : ahead_(ahead), rows_(ahead == nullptr ? 0 : rows), offset_(offset), bytes_(bytes), slices_(slices) {}
   void next() {
     if (slice_ == slices_) return;
     const std::int64_t end = rows_ * ++slice_ / slices_;
-    for (; row_ < end; ++row_) {
-      const std::byte* const* ahead = ahead_[row_ / kTileRows];
-      if (ahead != nullptr) prefetch_rows(ahead, row_ % kTileRows, row_ % kTileRows + 1, offset_, bytes_);
-    }
+    prefetch_rows(ahead_, row_, end, offset_, bytes_);
+    row_ = end;
   }
 
  private:
+  const std::byte* const* ahead_;
   std::int64_t row_ = 0, rows_, offset_, bytes_, slice_ = 0, slices_;
-  const std::byte* const* ahead_[kValueTiles];
 };
 
 // acc[query][..] += weights of rows [row, row + count) times `dim` columns of V, found at from[r] + offset.
 template <Storage S, bool Prefetch>
-void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count, std::int64_t head,
-                const std::byte* const* from, std::int64_t offset, std::int64_t dim, float* acc,
+void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
+                std::int64_t head, const std::byte* const* from, std::int64_t offset, std::int64_t dim, float* acc,
                 const std::byte* const* ahead, PrefetchSlices* slices) {
   const float* w = part.scores() + head * score_rows_per_head(part, group) * kScoreStride + row;
   const std::int64_t pad = part.v_shape.pad;
@@ -265,39 +274,37 @@ void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows
 
 // Few queries: a row goes from memory straight into the sums.
 template <Storage S>
-void weigh_rows(const Part& part, const AttentionGroup& group, const RowStream& stream, float* acc) {
-  const SegmentRows& rows = *stream.now;
+void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int distance, float* acc) {
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
-  for (int tile = 0; tile < rows.tiles(); ++tile) {
-    const int row = rows.begin + tile * kTileRows;
-    const std::byte* const* ahead = stream.ahead(rows.tiles() + tile);
+  for (int row = rows.begin; row < rows.end; row += kTileRows) {
     for (std::int64_t head = 0; head < group.heads; ++head)
-      value_tile<S, true>(part, group, rows, row, kTileRows, head, rows.v + row, head * head_stride, part.v_shape.dim,
-                          acc + head * group.queries * part.v_shape.pad, ahead, nullptr);
+      value_tile<S, true>(part, group, rows, row, kTileRows, head, rows.v(row), head * head_stride, part.v_shape.dim,
+                          acc + head * group.queries * part.v_shape.pad,
+                          distance > 0 ? rows.v(row) + distance : nullptr, nullptr);
   }
 }
 
 // Many queries: a panel of 64 rows x 64 columns is widened once into L1 and met by every query, so that neither the
 // conversion nor loading and storing the sums weighs against the FMAs.
 template <Storage S, bool Grouped>
-void weigh_panels(const Part& part, const AttentionGroup& group, const RowStream& stream, float* acc) {
-  const SegmentRows& rows = *stream.now;
-  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad, bytes = static_cast<std::int64_t>(storage_bytes(S));
+void weigh_panels(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int distance, float* acc) {
+  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad,
+                     bytes = static_cast<std::int64_t>(storage_bytes(S));
   float* scratch = part.floats(part.split.tile);
   const std::int64_t blocks = (group.queries + 3) / 4 * ((dim + kPanelColumns - 1) / kPanelColumns);
-  for (int tile = 0; tile < rows.tiles(); tile += kValueTiles) {
-    const int tiles = rows.tiles() - tile < kValueTiles ? rows.tiles() - tile : kValueTiles;
-    const int row = rows.begin + tile * kTileRows, count = tiles * kTileRows;
+  for (int row = rows.begin; row < rows.end; row += kPanelRows) {
+    const int count = rows.end - row < kPanelRows ? rows.end - row : kPanelRows;
     for (std::int64_t head = 0; head < group.heads; ++head) {
       const std::int64_t offset = head * group.sequence->kv.v_head_stride;
-      PrefetchSlices slices(stream, rows.tiles() + tile, tiles, offset, dim * bytes, blocks);
+      PrefetchSlices slices(distance > 0 ? rows.v(row) + kPanelRows : nullptr, count, offset, dim * bytes, blocks);
       for (std::int64_t column = 0; column < dim; column += kPanelColumns) {
         const std::int64_t columns = dim - column < kPanelColumns ? dim - column : kPanelColumns;
-        const float* wide[kValueTiles * kTileRows];
-        widen_rows<S, Grouped>(rows.v + row, count, offset, {column, columns, group.sequence->kv.latent_dim}, scratch,
+        const float* wide[kPanelRows];
+        widen_rows<S, Grouped>(rows.v(row), count, offset, {column, columns, group.sequence->kv.latent_dim}, scratch,
                                kPanelColumns, wide);
-        value_tile<Storage::f32, false>(part, group, rows, row, count, head, reinterpret_cast<const std::byte* const*>(wide),
-                                        0, columns, acc + head * group.queries * pad + column, nullptr, &slices);
+        value_tile<Storage::f32, false>(part, group, rows, row, count, head,
+                                        reinterpret_cast<const std::byte* const*>(wide), 0, columns,
+                                        acc + head * group.queries * pad + column, nullptr, &slices);
       }
     }
   }
@@ -309,14 +316,14 @@ void weigh_expanded(const Part& part, const AttentionGroup& group, const Segment
   const std::int64_t latent_dim = group.sequence->kv.latent_dim, pad = part.v_shape.pad, dim = part.v_shape.dim;
   const float* w = part.args.expansion->w_uv + group.head0 * pad * latent_dim;
   float* values = part.floats(part.split.expanded);
-  for (int row = rows.begin; row < rows.end; row += kValueTiles * kTileRows) {
-    const int count = rows.end - row < kValueTiles * kTileRows ? rows.end - row : kValueTiles * kTileRows;
-    const float* wide[kValueTiles * kTileRows];
+  for (int row = rows.begin; row < rows.end; row += kPanelRows) {
+    const int count = rows.end - row < kPanelRows ? rows.end - row : kPanelRows;
+    const float* wide[kPanelRows];
     widen_latents<S, Grouped>(part, group, rows, row, count, wide);
     expand_latent(wide, count, latent_dim, w, dim, values, pad);
     for (int r = 0; r < count; ++r) wide[r] = values + r * pad;
-    value_tile<Storage::f32, false>(part, group, rows, row, count, 0, reinterpret_cast<const std::byte* const*>(wide), 0, dim,
-                                    acc, nullptr, nullptr);
+    value_tile<Storage::f32, false>(part, group, rows, row, count, 0, reinterpret_cast<const std::byte* const*>(wide),
+                                    0, dim, acc, nullptr, nullptr);
   }
 }
 
@@ -355,58 +362,71 @@ void finish_group(const Part& part, const AttentionGroup& group, const PartialNo
         }
       }
       if (sequence.lse != nullptr) {
-        sequence.lse[index.token * part.args.shape.query_heads + index.head] = canonical(empty ? top : top + log1(total));
+        sequence.lse[index.token * part.args.shape.query_heads + index.head] =
+            canonical(empty ? top : top + log1(total));
       }
     }
   }
 }
 
-int prefetch_tiles(const Part& part, const AttentionGroup& group) {
-  if (part.args.expansion != nullptr) return 0;  // compute-bound by far
-  const std::int64_t tile = kTileRows * group.heads * part.k_shape.dim *
-                            static_cast<std::int64_t>(storage_bytes(group.sequence->kv.k_storage));
-  return static_cast<int>(tile >= kPrefetchBytes ? 1 : kPrefetchBytes / tile < 16 ? kPrefetchBytes / tile : 16);
+int prefetch_distance(const Part& part, const AttentionGroup& group) {  // rows; 0: off
+  if (part.args.expansion != nullptr) return 0;                         // compute-bound by far
+  const Storage storage = group.sequence->kv.k_storage;
+  const std::int64_t bytes = group.heads * part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(storage));
+  const std::int64_t rows = (storage == Storage::f32 ? kPrefetchBytesF32 : kPrefetchBytes) / bytes;
+  return static_cast<int>(rows < 1 ? 1 : rows < kMaxAhead - kTileRows ? rows : kMaxAhead - kTileRows);
 }
 
 template <Storage S, bool Grouped>
-void score(const Part& part, const AttentionGroup& group, const RowStream& stream) {
-  if (part.args.expansion != nullptr) score_expanded<S, Grouped>(part, group, *stream.now);
-  else score_segment<S, Grouped>(part, group, stream);
+void score(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int distance) {
+  if (part.args.expansion != nullptr)
+    score_expanded<S, Grouped>(part, group, rows);
+  else
+    score_segment<S, Grouped>(part, group, rows, distance);
 }
 
 template <Storage S, bool Grouped>
-void weigh(const Part& part, const AttentionGroup& group, const RowStream& stream, float* acc) {
-  if (part.args.expansion != nullptr) weigh_expanded<S, Grouped>(part, group, *stream.now, acc);
-  else if (Grouped || group.queries >= kPanelQueries) weigh_panels<S, Grouped>(part, group, stream, acc);
-  else if constexpr (!Grouped) weigh_rows<S>(part, group, stream, acc);
+void weigh(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int distance, float* acc) {
+  if (part.args.expansion != nullptr)
+    weigh_expanded<S, Grouped>(part, group, rows, acc);
+  else if (Grouped || group.queries >= kPanelQueries)
+    weigh_panels<S, Grouped>(part, group, rows, distance, acc);
+  else if constexpr (!Grouped)
+    weigh_rows<S>(part, group, rows, distance, acc);
 }
 
-void run_segment(const Part& part, const AttentionGroup& group, const RowStream& stream, const PartialNode& node) {
+void run_segment(const Part& part, const AttentionGroup& group, const SegmentRows& rows, const PartialNode& node) {
+  const int distance = prefetch_distance(part, group);
   const bool grouped = grouped_int8(group);
   switch (group.sequence->kv.k_storage) {
-    case Storage::f32: score<Storage::f32, false>(part, group, stream); break;
-    case Storage::f16: score<Storage::f16, false>(part, group, stream); break;
-    case Storage::bf16: score<Storage::bf16, false>(part, group, stream); break;
+    case Storage::f32: score<Storage::f32, false>(part, group, rows, distance); break;
+    case Storage::f16: score<Storage::f16, false>(part, group, rows, distance); break;
+    case Storage::bf16: score<Storage::bf16, false>(part, group, rows, distance); break;
     case Storage::int8:
-      if (grouped) score<Storage::int8, true>(part, group, stream);
-      else score<Storage::int8, false>(part, group, stream);
+      if (grouped)
+        score<Storage::int8, true>(part, group, rows, distance);
+      else
+        score<Storage::int8, false>(part, group, rows, distance);
       break;
   }
-  softmax_scores(part, group, *stream.now, node);
+  softmax_scores(part, group, rows, node);
   for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes) store(node.acc + i, zero());
   switch (group.sequence->kv.v_storage) {
-    case Storage::f32: weigh<Storage::f32, false>(part, group, stream, node.acc); break;
-    case Storage::f16: weigh<Storage::f16, false>(part, group, stream, node.acc); break;
-    case Storage::bf16: weigh<Storage::bf16, false>(part, group, stream, node.acc); break;
+    case Storage::f32: weigh<Storage::f32, false>(part, group, rows, distance, node.acc); break;
+    case Storage::f16: weigh<Storage::f16, false>(part, group, rows, distance, node.acc); break;
+    case Storage::bf16: weigh<Storage::bf16, false>(part, group, rows, distance, node.acc); break;
     case Storage::int8:
-      if (grouped) weigh<Storage::int8, true>(part, group, stream, node.acc);
-      else weigh<Storage::int8, false>(part, group, stream, node.acc);
+      if (grouped)
+        weigh<Storage::int8, true>(part, group, rows, distance, node.acc);
+      else
+        weigh<Storage::int8, false>(part, group, rows, distance, node.acc);
       break;
   }
 }
 
 PartialsEntry* partials_entry(const Part& part, std::byte* partials, std::int64_t group_id) {
-  return reinterpret_cast<PartialsEntry*>(partials + static_cast<std::size_t>(group_id) * partials_entry_bytes(part.split));
+  return reinterpret_cast<PartialsEntry*>(partials +
+                                          static_cast<std::size_t>(group_id) * partials_entry_bytes(part.split));
 }
 
 PartialNode entry_node(const Part& part, PartialsEntry* entry, int i) {
@@ -416,7 +436,8 @@ PartialNode entry_node(const Part& part, PartialsEntry* entry, int i) {
   return {entry->nodes[i].index, entry->nodes[i].level, f + results * pad, f + results * pad + results, f};
 }
 
-// All nodes of a group are there: write its outputs, or leave the nodes where another process will join them to its own.
+// All nodes of a group are there: write its outputs, or leave the nodes where another process will join them to its
+// own.
 void finish_nodes(const Part& part, const AttentionGroup& group, PartialNode* nodes, int count, std::byte* partials) {
   const std::int64_t results = group.heads * group.queries, pad = part.split.dv_pad;
   if (partials == nullptr) {
@@ -453,7 +474,8 @@ void attention_finish_partials(const AttentionArgs& args, std::byte* const* bloc
   }
 }
 
-void attention_run_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace, std::byte* partials) {
+void attention_run_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace,
+                        std::byte* partials) {
   const FloatEnvironment environment;
   const Part part(args, parts, part_index, workspace);
   if (part.split.part_bytes == 0) return;  // no queries: nothing to do, and no workspace to note it in
@@ -482,7 +504,8 @@ void attention_run_part(const AttentionArgs& args, int parts, int part_index, st
     OpenGroup* open = part.open(slot);
     PartialNode leaf = part.node(slot, open->node_count, results);
     leaf.index = item.segment;
-    run_segment(part, group, RowStream{part.rows(side), more ? part.rows(side ^ 1) : nullptr, prefetch_tiles(part, group)}, leaf);
+    link_rows(*part.rows(side), more ? part.rows(side ^ 1) : nullptr);
+    run_segment(part, group, *part.rows(side), leaf);
     open->node_count = push_node(open->nodes, open->node_count, leaf, results, part.split.dv_pad);
     if (item.ordinal + 1 == group.segments) {
       open->is_last = 1;
@@ -495,7 +518,8 @@ void attention_run_part(const AttentionArgs& args, int parts, int part_index, st
   }
 }
 
-void attention_merge_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace, std::byte* partials) {
+void attention_merge_part(const AttentionArgs& args, int parts, int part_index, std::byte* workspace,
+                          std::byte* partials) {
   const FloatEnvironment environment;
   const Part part(args, parts, part_index, workspace);
   if (part.split.part_bytes == 0) return;

@@ -1,7 +1,7 @@
-// MLA reconstruct, one tile: to[r][o] = sum over k of w[o][k] latent[r][k], each output one FMA chain over ascending k from
-// +0 (the definition's "projection"), lanes over outputs.
-// A panel of 64 outputs x 64 k of the weights (16 KiB) stays in L1 while all rows of the tile pass; the running sums go
-// through `to`. Flops: 2 * rows * outputs * latent_dim.
+// MLA reconstruct, one tile: to[r][o] = sum over k of w[o][k] latent[r][k], each output one FMA chain over ascending k
+// from +0 (the definition's "projection"), lanes over outputs. A panel of 64 outputs x 64 k of the weights (16 KiB)
+// stays in L1 while all rows of the tile pass; the running sums go through `to`. Flops: 2 * rows * outputs *
+// latent_dim.
 #pragma once
 
 #include "kernels/simd/lanes.hpp"
@@ -14,8 +14,8 @@ constexpr int kExpandBlocks = kAccumulators / kExpandRows;  // vectors of 16 out
 constexpr std::int64_t kExpandDepth = 64;
 
 template <int B>
-inline void expand_block(const float* const* latent, std::int64_t k0, std::int64_t k1, const float* w, std::int64_t inputs,
-                         float* to, std::int64_t stride) {
+inline void expand_block(const float* const* latent, std::int64_t k0, std::int64_t k1, const float* w,
+                         std::int64_t inputs, float* to, std::int64_t stride) {
   Vec16 sum[kExpandRows * B];
 #pragma GCC unroll 4
   for (int r = 0; r < kExpandRows; ++r) {
@@ -41,8 +41,8 @@ inline void expand_block(const float* const* latent, std::int64_t k0, std::int64
 }
 
 // rows: a multiple of 4. `to` has room for outputs rounded up to 16 in every row.
-inline void expand_latent(const float* const* latent, int rows, std::int64_t inputs, const float* w, std::int64_t outputs,
-                          float* to, std::int64_t stride) {
+inline void expand_latent(const float* const* latent, int rows, std::int64_t inputs, const float* w,
+                          std::int64_t outputs, float* to, std::int64_t stride) {
   constexpr std::int64_t kPanel = kExpandBlocks * kLanes;
   for (std::int64_t o = 0; o < outputs; o += kPanel) {
     const std::int64_t blocks = outputs - o >= kPanel ? kExpandBlocks : (outputs - o + kLanes - 1) / kLanes;

@@ -29,8 +29,8 @@ inline void merge_node(const PartialNode& a, const PartialNode& b, std::int64_t 
   }
 }
 
-// Adds the next node on the right; siblings are merged as soon as both are there, into the left one's memory. Returns the
-// new count.
+// Adds the next node on the right; siblings are merged as soon as both are there, into the left one's memory. Returns
+// the new count.
 inline int push_node(PartialNode* nodes, int count, const PartialNode& next, std::int64_t results, std::int64_t pad) {
   nodes[count] = next;
   while (count > 0) {

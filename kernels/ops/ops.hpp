@@ -19,7 +19,7 @@ void load_row(Storage storage, const std::byte* from, const float* scale, std::s
 // project.cpp
 void project(const float* packed, const float* x, std::int64_t outputs, std::int64_t inputs, float* y);
 // rope.cpp
-void rope(float* x, std::int64_t heads, std::int64_t head_stride, std::int64_t d, std::int64_t position, const double* inv_freq,
-          bool interleaved);
+void rope(float* x, std::int64_t heads, std::int64_t head_stride, std::int64_t d, std::int64_t position,
+          const double* inv_freq, bool interleaved);
 
 }  // namespace kvroof::KVROOF_NS

@@ -1,6 +1,6 @@
-// y = W x: each output is one FMA chain over ascending inputs, lanes over outputs (weights packed 16 outputs side by side).
-// Four groups of 16 outputs are in flight: 4 chains x FMA latency 4 on two ports would want 8, but the weights come from
-// memory, which is slower than either. Bytes: the packed weights once.
+// y = W x: each output is one FMA chain over ascending inputs, lanes over outputs (weights packed 16 outputs side by
+// side). Four groups of 16 outputs are in flight: 4 chains x FMA latency 4 on two ports would want 8, but the weights
+// come from memory, which is slower than either. Bytes: the packed weights once.
 #include "kernels/simd/lanes.hpp"
 
 #include "kernels/ops/ops.hpp"
@@ -34,8 +34,10 @@ void project(const float* packed, const float* x, std::int64_t outputs, std::int
   for (; o < outputs; o += kLanes) {
     Vec16 sum[1];
     project_blocks<1>(packed + o * inputs, x, inputs, sum);
-    if (outputs - o >= kLanes) store(y + o, canonical(sum[0]));
-    else store_partial(y + o, canonical(sum[0]), static_cast<int>(outputs - o));
+    if (outputs - o >= kLanes)
+      store(y + o, canonical(sum[0]));
+    else
+      store_partial(y + o, canonical(sum[0]), static_cast<int>(outputs - o));
   }
 }
 

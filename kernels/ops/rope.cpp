@@ -1,5 +1,6 @@
-// Rotary position embedding: pair (a, b) -> (a cos - b sin, b cos + a sin), angle = position * inv_freq in double, sine and
-// cosine rounded to float once. Heads share a position, so the angles of 64 pairs at a time are computed once for all.
+// Rotary position embedding: pair (a, b) -> (a cos - b sin, b cos + a sin), angle = position * inv_freq in double, sine
+// and cosine rounded to float once. Heads share a position, so the angles of 64 pairs at a time are computed once for
+// all.
 #include "kernels/simd/lanes.hpp"
 
 #include "kernels/ops/ops.hpp"
@@ -44,15 +45,16 @@ SineCosine sincos_rounded(double angle) {
 
 }  // namespace
 
-void rope(float* x, std::int64_t heads, std::int64_t head_stride, std::int64_t d, std::int64_t position, const double* inv_freq,
-          bool interleaved) {
+void rope(float* x, std::int64_t heads, std::int64_t head_stride, std::int64_t d, std::int64_t position,
+          const double* inv_freq, bool interleaved) {
   const FloatEnvironment environment;
   constexpr std::int64_t kPairs = 64;
   const std::int64_t step = interleaved ? 2 : 1, partner = interleaved ? 1 : d / 2;
   for (std::int64_t first = 0; first < d / 2; first += kPairs) {
     const std::int64_t count = d / 2 - first < kPairs ? d / 2 - first : kPairs;
     SineCosine angle[kPairs];
-    for (std::int64_t i = 0; i < count; ++i) angle[i] = sincos_rounded(static_cast<double>(position) * inv_freq[first + i]);
+    for (std::int64_t i = 0; i < count; ++i)
+      angle[i] = sincos_rounded(static_cast<double>(position) * inv_freq[first + i]);
     for (std::int64_t head = 0; head < heads; ++head) {
       float* pair = x + head * head_stride + first * step;
       for (std::int64_t i = 0; i < count; ++i, pair += step) {

@@ -1,9 +1,9 @@
 // q K^T for one tile of 16 rows and one KV head: to[q*to_stride + row], no scale yet.
 //
-// Two forms, same bits. `score_rows` keeps the 16 stripes of a dot product in a vector and folds kAccumulators of them at
-// once in registers: best while few queries share a row. `score_lanes` gives every lane a query, walks one stripe of d at
-// a time and adds the 16 stripes vertically in the tree's order: no shuffles, and a row is loaded as broadcasts for 16 or
-// 32 queries, which is what makes MQA and large groups compute-bound instead of shuffle-bound.
+// Two forms, same bits. `score_rows` keeps the 16 stripes of a dot product in a vector and folds kAccumulators of them
+// at once in registers: best while few queries share a row. `score_lanes` gives every lane a query, walks one stripe of
+// d at a time and adds the 16 stripes vertically in the tree's order: no shuffles, and a row is loaded as broadcasts
+// for 16 or 32 queries, which is what makes MQA and large groups compute-bound instead of shuffle-bound.
 #pragma once
 
 #include "kernels/ops/segment_rows.hpp"
@@ -71,7 +71,8 @@ inline void score_rows(const std::byte* const* rows, std::int64_t offset, const 
 }
 
 // A tile of f32 rows against NQ vectors of 16 queries, q[n][d][16]; to[query*to_stride + row]. R rows at a time keep
-// R x NQ sums in registers; the stripe is the outer loop so that its queries stay in L1 while all rows of the tile pass.
+// R x NQ sums in registers; the stripe is the outer loop so that its queries stay in L1 while all rows of the tile
+// pass.
 template <int NQ>
 inline void score_lanes(const float* const* rows, const float* q, TileShape shape, float* to, std::int64_t to_stride) {
   constexpr int R = kBatches == 1 ? 8 : 4;
@@ -129,12 +130,13 @@ inline QueryForms query_forms(std::int64_t queries, bool lanes_only) {
 
 // All queries of one KV head: q_lanes holds the lane blocks, q_rows the rest (both packed by pack_queries).
 template <Storage S, bool Grouped>
-inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::int64_t latent_dim, const float* q_lanes, const float* q_rows,
-                       QueryForms forms, TileShape shape, float* scratch, float* to, std::int64_t to_stride,
-                       const std::byte* const* ahead) {
+inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::int64_t latent_dim, const float* q_lanes,
+                       const float* q_rows, QueryForms forms, TileShape shape, float* scratch, float* to,
+                       std::int64_t to_stride, const std::byte* const* ahead) {
   if (forms.lane_blocks > 0) {
     const float* wide[kTileRows];
-    if (ahead != nullptr) prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+    if (ahead != nullptr)
+      prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
     widen_rows<S, Grouped>(rows, kTileRows, offset, {0, shape.dim, latent_dim}, scratch, shape.pad, wide);
     ahead = nullptr;
     std::int64_t block = 0;
@@ -149,8 +151,10 @@ inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::i
   std::int64_t h = 0;
   const auto rest = [&]<int H>() {
     const float* q = q_rows + h * shape.pad;
-    if (ahead != nullptr) score_rows<S, H, true>(rows, offset, q, shape, to + h * to_stride, to_stride, ahead);
-    else score_rows<S, H, false>(rows, offset, q, shape, to + h * to_stride, to_stride, nullptr);
+    if (ahead != nullptr)
+      score_rows<S, H, true>(rows, offset, q, shape, to + h * to_stride, to_stride, ahead);
+    else
+      score_rows<S, H, false>(rows, offset, q, shape, to + h * to_stride, to_stride, nullptr);
     ahead = nullptr;
     h += H;
   };

@@ -1,5 +1,5 @@
-// Where the rows of one segment lie: a pointer a position, filled once from the view of runs, so that one kernel reads a
-// contiguous, a ring and a paged cache alike.
+// Where the rows of one segment lie: a pointer a position, filled once from the view of runs, so that one kernel reads
+// a contiguous, a ring and a paged cache alike.
 #pragma once
 
 #include "kernels/attention_split.hpp"
@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kSegment = static_cast<int>(kSegmentRows);
 constexpr int kTileRows = 16;
+constexpr int kMaxAhead = 128;  // rows that can be looked ahead
 
 struct Span {  // rows [begin, end) of a segment, counted from its first position
   int begin, end;
@@ -18,7 +19,9 @@ struct Span {  // rows [begin, end) of a segment, counted from its first positio
 struct Spans {  // ascending, not touching; count 0..2
   Span span[2];
   int count;
-  int size() const { return (count > 0 ? span[0].end - span[0].begin : 0) + (count > 1 ? span[1].end - span[1].begin : 0); }
+  int size() const {
+    return (count > 0 ? span[0].end - span[0].begin : 0) + (count > 1 ? span[1].end - span[1].begin : 0);
+  }
 };
 
 inline bool same(const Spans& a, const Spans& b) {
@@ -29,8 +32,8 @@ inline bool same(const Spans& a, const Spans& b) {
 }
 
 // [0, first_end) and [second_begin, second_end), absolute, cut to rows [from, to) of the segment that starts at `base`.
-inline Spans cut_spans(std::int64_t first_end, std::int64_t second_begin, std::int64_t second_end, std::int64_t base, int from,
-                       int to) {
+inline Spans cut_spans(std::int64_t first_end, std::int64_t second_begin, std::int64_t second_end, std::int64_t base,
+                       int from, int to) {
   const auto clamp = [=](std::int64_t position) {
     const std::int64_t row = position - base;
     return static_cast<int>(row < from ? from : row > to ? to : row);
@@ -49,15 +52,19 @@ inline Spans cut_spans(std::int64_t first_end, std::int64_t second_begin, std::i
   return spans;
 }
 
+// Rows in the order a thread meets them: K of the segment, V of it, then the first K rows of the segment after it.
+// Prefetching looks a fixed number of rows down this line, so the switches K -> V -> next K stall no more than the
+// middle of a run.
 struct SegmentRows {
   std::int64_t segment;
   int begin, end;  // multiples of 16 around the rows that are there
   Spans present;
-  const std::byte* k[kSegment + kTileRows];  // at the group's first KV head; an absent row repeats a present one
-  const std::byte* v[kSegment + kTileRows];
+  const std::byte* line[2 * kSegment + kMaxAhead];  // at the group's first KV head; an absent row repeats a present one
 
   std::int64_t base() const { return segment * kSegmentRows; }
-  int tiles() const { return (end - begin) / kTileRows; }
+  int count() const { return end - begin; }
+  const std::byte* const* k(int row) const { return line + (row - begin); }
+  const std::byte* const* v(int row) const { return line + count() + (row - begin); }
 };
 
 inline void fill_segment_rows(const AttentionGroup& group, std::int64_t segment, SegmentRows& rows) {
@@ -68,29 +75,42 @@ inline void fill_segment_rows(const AttentionGroup& group, std::int64_t segment,
   rows.begin = rows.present.span[0].begin & ~(kTileRows - 1);
   rows.end = (rows.present.span[rows.present.count - 1].end + kTileRows - 1) & ~(kTileRows - 1);
   const std::int64_t k_head = group.head0 * kv.k_head_stride, v_head = group.head0 * kv.v_head_stride;
-  int at = rows.begin;
+  const std::byte** k_line = rows.line;
+  const std::byte** v_line = rows.line + rows.count();
+  int at = 0;  // rows filled so far, counted from rows.begin
   for (int s = 0; s < rows.present.count; ++s) {
-    const Span span = rows.present.span[s];
-    int row = span.begin;
-    std::int64_t run_index = first_run_at(kv, base + row);
-    const int hole = at;
-    at = row;
-    while (row < span.end) {
+    int row = rows.present.span[s].begin - rows.begin;
+    const int end = rows.present.span[s].end - rows.begin, first = row, hole = at;
+    std::int64_t run_index = first_run_at(kv, base + rows.begin + row);
+    while (row < end) {
       const RowRun& run = kv.runs[run_index++];
-      const std::int64_t offset = base + row - run.first_position;
+      const std::int64_t offset = base + rows.begin + row - run.first_position;
       const std::int64_t left = run.rows - offset;
-      const int stop = left < span.end - row ? row + static_cast<int>(left) : span.end;
+      const int stop = left < end - row ? row + static_cast<int>(left) : end;
       const std::byte* k = run.k + k_head + offset * kv.k_row_stride;
       const std::byte* v = run.v + v_head + offset * kv.v_row_stride;
       for (; row < stop; ++row, k += kv.k_row_stride, v += kv.v_row_stride) {
-        rows.k[row] = k;
-        rows.v[row] = v;
+        k_line[row] = k;
+        v_line[row] = v;
       }
     }
-    for (int i = hole; i < at; ++i) { rows.k[i] = rows.k[at]; rows.v[i] = rows.v[at]; }
-    at = span.end;
+    for (int i = hole; i < first; ++i) {
+      k_line[i] = k_line[first];
+      v_line[i] = v_line[first];
+    }
+    at = end;
   }
-  for (int i = at; i < rows.end; ++i) { rows.k[i] = rows.k[at - 1]; rows.v[i] = rows.v[at - 1]; }
+  for (int i = at; i < rows.count(); ++i) {
+    k_line[i] = k_line[at - 1];
+    v_line[i] = v_line[at - 1];
+  }
+}
+
+// Continues the line of `rows` with the segment that follows; null: nothing does, the line ends on its own last row.
+inline void link_rows(SegmentRows& rows, const SegmentRows* next) {
+  const std::byte** tail = rows.line + 2 * rows.count();
+  const std::byte* last = tail[-1];
+  for (int i = 0; i < kMaxAhead; ++i) tail[i] = next != nullptr && i < next->count() ? next->line[i] : last;
 }
 
 // int8 row scales of one KV head, a float a position. Absent rows keep whatever was there: nothing reads it.
@@ -112,26 +132,6 @@ inline void fill_scales(const AttentionGroup& group, const SegmentRows& rows, st
     }
   }
 }
-
-// The order in which a thread meets rows: K of this segment, V of it, K and V of the next. Prefetching looks a fixed number
-// of 16-row tiles down this line, so the switches K -> V -> next K stall no more than the middle of a run.
-struct RowStream {
-  const SegmentRows* now;
-  const SegmentRows* next;  // null: nothing follows
-  int distance;             // tiles ahead; 0: off
-
-  const std::byte* const* ahead(int tile) const {  // tile counts from the first K tile of `now`
-    if (distance == 0) return nullptr;
-    int n = tile + distance;
-    const int tiles = now->tiles();
-    if (n < tiles) return now->k + now->begin + n * kTileRows;
-    n -= tiles;
-    if (n < tiles) return now->v + now->begin + n * kTileRows;
-    n -= tiles;
-    if (next == nullptr || n >= next->tiles()) return nullptr;
-    return next->k + next->begin + n * kTileRows;
-  }
-};
 
 // Whole rows in the order they lie: a hardware prefetcher follows that, but not the column by column order of the sums.
 inline void prefetch_rows(const std::byte* const* rows, std::int64_t begin, std::int64_t end, std::int64_t offset,

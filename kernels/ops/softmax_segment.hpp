@@ -11,8 +11,8 @@ struct ScoreOptions {
   float scale, softcap;
   const float* k_scale;  // a float a row of the segment, or null
   const float* v_scale;
-  float slope;           // used if distance is not null
-  const float* distance; // float(j - i) a row, or null
+  float slope;            // used if distance is not null
+  const float* distance;  // float(j - i) a row, or null
 };
 
 struct Softmax {

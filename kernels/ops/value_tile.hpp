@@ -6,8 +6,8 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-// H queries x C column vectors held in registers over rows [begin, end). w[h*w_stride + row], acc[h*acc_stride + column].
-// `tail` (0: none) is the number of elements of the last vector, then C = 1.
+// H queries x C column vectors held in registers over rows [begin, end). w[h*w_stride + row], acc[h*acc_stride +
+// column]. `tail` (0: none) is the number of elements of the last vector, then C = 1.
 template <Storage S, int H, int C, bool Prefetch, bool Tail>
 inline void value_block(const std::byte* const* rows, std::int64_t offset, int begin, int end, const float* w,
                         std::int64_t w_stride, float* acc, std::int64_t acc_stride, std::int64_t column, int tail,
@@ -28,8 +28,10 @@ inline void value_block(const std::byte* const* rows, std::int64_t offset, int b
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       Vec16 value;
-      if constexpr (Tail) value = load_partial_as<S>(from, tail);
-      else value = load_as<S>(from + c * kStep);
+      if constexpr (Tail)
+        value = load_partial_as<S>(from, tail);
+      else
+        value = load_as<S>(from + c * kStep);
       if constexpr (Prefetch) {
         if ((first + c) % (4 / static_cast<int>(storage_bytes(S))) == 0)
           prefetch(ahead[row - begin] + offset + (first + c) * kStep);
@@ -48,8 +50,8 @@ inline void value_block(const std::byte* const* rows, std::int64_t offset, int b
 // Columns from `column` on, C vectors at a time, then C/2, ... then the tail.
 template <Storage S, int H, int C, bool Prefetch>
 inline void value_columns(const std::byte* const* rows, std::int64_t offset, int begin, int end, std::int64_t dim,
-                          const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride, std::int64_t column,
-                          const std::byte* const* ahead) {
+                          const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride,
+                          std::int64_t column, const std::byte* const* ahead) {
   for (; column + C * kLanes <= dim; column += C * kLanes)
     value_block<S, H, C, Prefetch, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0, ahead);
   if (column == dim) return;
@@ -62,8 +64,9 @@ inline void value_columns(const std::byte* const* rows, std::int64_t offset, int
 }
 
 template <Storage S, int H, bool Prefetch>
-inline void value_rows(const std::byte* const* rows, std::int64_t offset, int begin, int end, std::int64_t dim, const float* w,
-                       std::int64_t w_stride, float* acc, std::int64_t acc_stride, const std::byte* const* ahead) {
+inline void value_rows(const std::byte* const* rows, std::int64_t offset, int begin, int end, std::int64_t dim,
+                       const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride,
+                       const std::byte* const* ahead) {
   // H*C sums in registers. One query alone takes 8 columns on AVX-512: FMA latency 4 x 2 ports.
   constexpr int C = kAccumulators / H > 8 ? 8 : kAccumulators / H;
   value_columns<S, H, C, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);

@@ -32,7 +32,8 @@ inline void widen_latent_int8(const std::byte* row, Columns columns, float* to) 
     float scale;
     __builtin_memcpy(&scale, row + columns.latent_dim + group * 4, sizeof scale);
     const Vec16 factor = broadcast(scale);
-    for (; stop - column >= kLanes; column += kLanes, to += kLanes) store(to, load_as<Storage::int8>(row + column) * factor);
+    for (; stop - column >= kLanes; column += kLanes, to += kLanes)
+      store(to, load_as<Storage::int8>(row + column) * factor);
     if (const int rest = static_cast<int>(stop - column); rest > 0) {
       store_partial(to, load_partial_as<Storage::int8>(row + column, rest) * factor, rest);
       to += rest;
@@ -40,7 +41,8 @@ inline void widen_latent_int8(const std::byte* row, Columns columns, float* to) 
     }
   }
   if (column < end)
-    widen_run<Storage::bf16>(row + columns.latent_dim + 4 * groups + 2 * (column - columns.latent_dim), end - column, to);
+    widen_run<Storage::bf16>(row + columns.latent_dim + 4 * groups + 2 * (column - columns.latent_dim), end - column,
+                             to);
 }
 
 // to[r] points at `columns` of row r: in scratch[r*stride], or where it lies if it is f32 already.
@@ -57,7 +59,8 @@ inline void widen_rows(const std::byte* const* rows, int count, std::int64_t off
       to[r] = reinterpret_cast<const float*>(from) + columns.begin;
     } else {
       to[r] = scratch + r * stride;
-      widen_run<S>(from + columns.begin * static_cast<std::int64_t>(storage_bytes(S)), columns.count, scratch + r * stride);
+      widen_run<S>(from + columns.begin * static_cast<std::int64_t>(storage_bytes(S)), columns.count,
+                   scratch + r * stride);
     }
   }
 }

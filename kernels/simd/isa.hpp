@@ -1,5 +1,5 @@
-// First include of every file that is compiled once per instruction set. The build passes -DKVROOF_ISA=<row>; this header
-// turns it into the namespace of the row's code and gives it a private copy of xsimd.
+// First include of every file that is compiled once per instruction set. The build passes -DKVROOF_ISA=<row>; this
+// header turns it into the namespace of the row's code and gives it a private copy of xsimd.
 //
 //   #include "kernels/simd/isa.hpp"
 //   namespace kvroof::KVROOF_NS { namespace { ... } }

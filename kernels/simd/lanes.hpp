@@ -1,5 +1,6 @@
-// The 16-lane vector, the one width every kernel is written in. Vec16 is kBatches registers; each lanes_<isa>.hpp supplies
-// the handful of operations xsimd lacks or does not fix to the bit (fused FMA, max with NaN, half loads, the reduction).
+// The 16-lane vector, the one width every kernel is written in. Vec16 is kBatches registers; each lanes_<isa>.hpp
+// supplies the handful of operations xsimd lacks or does not fix to the bit (fused FMA, max with NaN, half loads, the
+// reduction).
 #pragma once
 
 #include "kernels/simd/isa.hpp"
@@ -18,8 +19,8 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-#define KVROOF_EACH_BATCH(expression)                 \
-  Vec16 r;                                            \
+#define KVROOF_EACH_BATCH(expression)                                                \
+  Vec16 r;                                                                           \
   _Pragma("GCC unroll 16") for (int i = 0; i < kBatches; ++i) r.b[i] = (expression); \
   return r
 
@@ -34,7 +35,9 @@ inline Vec16 max(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(batch_max(x.b[i], y.b[i])
 inline Vec16 below(Vec16 x, Vec16 y, Vec16 yes, Vec16 no) {                           // x < y ? yes : no
   KVROOF_EACH_BATCH(batch_below(x.b[i], y.b[i], yes.b[i], no.b[i]));
 }
-inline Vec16 zero_below(Vec16 x, Vec16 limit, Vec16 y) { KVROOF_EACH_BATCH(batch_zero_below(x.b[i], limit.b[i], y.b[i])); }
+inline Vec16 zero_below(Vec16 x, Vec16 limit, Vec16 y) {
+  KVROOF_EACH_BATCH(batch_zero_below(x.b[i], limit.b[i], y.b[i]));
+}
 inline Vec16 keep_nan(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(batch_keep_nan(x.b[i], y.b[i])); }
 inline Vec16 add_exponent(Vec16 y, Vec16 t) { KVROOF_EACH_BATCH(batch_add_exponent(y.b[i], t.b[i])); }
 inline Vec16 abs(Vec16 x) { KVROOF_EACH_BATCH(batch_abs(x.b[i])); }

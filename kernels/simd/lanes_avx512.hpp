@@ -10,7 +10,7 @@ namespace {
 
 using Batch = xsimd::batch<float, xsimd::avx512bw>;
 constexpr int kBatches = 1;
-constexpr int kAccumulators = 16;   // 16x16 in-register reduction; leaves 16 registers for operands
+constexpr int kAccumulators = 16;  // 16x16 in-register reduction; leaves 16 registers for operands
 
 inline Batch batch_fma(Batch a, Batch b, Batch c) { return Batch(_mm512_fmadd_ps(a, b, c)); }
 inline Batch batch_max(Batch a, Batch b) { return Batch(_mm512_max_ps(a, b)); }  // a > b ? a : b, b where unordered
@@ -24,16 +24,19 @@ inline Batch batch_below(Batch a, Batch b, Batch yes, Batch no) {  // a < b ? ye
   return Batch(_mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes));
 }
 inline Batch batch_add_exponent(Batch y, Batch t) {  // adds the low bits of t to y's exponent field
-  return Batch(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23))));
+  return Batch(
+      _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23))));
 }
 inline Batch batch_abs(Batch x) { return Batch(_mm512_abs_ps(x)); }
 inline Batch batch_with_sign(Batch magnitude, Batch sign) {
   const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x80000000u));
-  return Batch(_mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(magnitude),
-                                                   _mm512_and_si512(_mm512_castps_si512(sign), mask))));
+  return Batch(_mm512_castsi512_ps(
+      _mm512_or_si512(_mm512_castps_si512(magnitude), _mm512_and_si512(_mm512_castps_si512(sign), mask))));
 }
 
-struct Vec16 { Batch b[kBatches]; };
+struct Vec16 {
+  Batch b[kBatches];
+};
 
 inline Vec16 wrap(__m512 x) { return Vec16{{Batch(x)}}; }
 

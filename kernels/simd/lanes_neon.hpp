@@ -7,12 +7,14 @@ namespace {
 
 using Batch = xsimd::batch<float, xsimd::neon64>;
 constexpr int kBatches = 4;
-constexpr int kAccumulators = 4;   // 16 of the 32 registers
+constexpr int kAccumulators = 4;  // 16 of the 32 registers
 
 inline Batch batch_fma(Batch a, Batch b, Batch c) { return Batch(vfmaq_f32(c, a, b)); }
 inline Batch batch_max(Batch a, Batch b) { return Batch(vbslq_f32(vcgtq_f32(a, b), a, b)); }  // a > b ? a : b
 inline Batch batch_below(Batch a, Batch b, Batch yes, Batch no) { return Batch(vbslq_f32(vcltq_f32(a, b), yes, no)); }
-inline Batch batch_zero_below(Batch x, Batch limit, Batch y) { return batch_below(x, limit, Batch(vdupq_n_f32(0.0f)), y); }
+inline Batch batch_zero_below(Batch x, Batch limit, Batch y) {
+  return batch_below(x, limit, Batch(vdupq_n_f32(0.0f)), y);
+}
 inline Batch batch_keep_nan(Batch x, Batch y) { return Batch(vbslq_f32(vceqq_f32(x, x), y, x)); }
 inline Batch batch_add_exponent(Batch y, Batch t) {  // adds the low bits of t to y's exponent field
   return Batch(vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y), vshlq_n_s32(vreinterpretq_s32_f32(t), 23))));
@@ -22,7 +24,9 @@ inline Batch batch_with_sign(Batch magnitude, Batch sign) {
   return Batch(vbslq_f32(vdupq_n_u32(0x80000000u), sign, magnitude));
 }
 
-struct Vec16 { Batch b[kBatches]; };
+struct Vec16 {
+  Batch b[kBatches];
+};
 
 inline Vec16 wrap(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
   return Vec16{{Batch(a), Batch(b), Batch(c), Batch(d)}};

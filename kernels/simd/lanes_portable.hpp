@@ -23,11 +23,14 @@ inline Batch batch_with_sign(Batch magnitude, Batch sign) {
   return bits_float(float_bits(magnitude) | (float_bits(sign) & 0x80000000u));
 }
 
-struct Vec16 { Batch b[kBatches]; };
+struct Vec16 {
+  Batch b[kBatches];
+};
 
 inline float widen_f16(std::uint16_t h) {
   const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16, rest = h & 0x7fffu;
-  if (rest >= 0x7c00u) return bits_float(sign | 0x7f800000u | (rest > 0x7c00u ? 0x400000u : 0u) | ((rest & 0x3ffu) << 13));
+  if (rest >= 0x7c00u)
+    return bits_float(sign | 0x7f800000u | (rest > 0x7c00u ? 0x400000u : 0u) | ((rest & 0x3ffu) << 13));
   return bits_float(sign | float_bits(bits_float(rest << 13) * 0x1p112f));  // exact, subnormals included
 }
 

@@ -1,6 +1,6 @@
-// exp, tanh and log with one fixed order of operations, in lanes and for one value. The coefficients are ours, fitted for
-// the intervals below (weighted minimax); see reference/lane_twin.hpp for the definition and test_reference_math for the
-// errors in ulp.
+// exp, tanh and log with one fixed order of operations, in lanes and for one value. The coefficients are ours, fitted
+// for the intervals below (weighted minimax); see reference/lane_twin.hpp for the definition and test_reference_math
+// for the errors in ulp.
 #pragma once
 
 #include "kernels/simd/lanes.hpp"
@@ -9,8 +9,8 @@ namespace kvroof::KVROOF_NS {
 namespace {
 
 constexpr float kInfinity = __builtin_huge_valf();
-constexpr float kExpMagic = 0x1.8p23f;           // adding it rounds to an integer, nearest even, in the low bits
-constexpr float kExpFloor = -0x1.5d589ep+6f;     // below this exp is 0: the result would be subnormal
+constexpr float kExpMagic = 0x1.8p23f;        // adding it rounds to an integer, nearest even, in the low bits
+constexpr float kExpFloor = -0x1.5d589ep+6f;  // below this exp is 0: the result would be subnormal
 
 inline Vec16 exp16(Vec16 x) {
   const Vec16 magic = broadcast(kExpMagic);

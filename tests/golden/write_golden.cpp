@@ -1,6 +1,6 @@
-// kvroof_write_golden FILE REASON: the golden hashes from the lane twin. Links the references only, so that no kernel
-// can define its own golden value. Refuses to give an existing case another hash under the same definition number: then
-// the definition has changed, and its number must say so.
+// kvroof_write_golden attention|mla FILE REASON: the golden hashes from the lane twin. Links the references only, so
+// that no kernel can define its own golden value. Refuses to give an existing case another hash under the same
+// definition number: then the definition has changed, and its number must say so.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,30 +10,61 @@
 
 #include "reference/lane_twin.hpp"
 #include "tests/support/golden.hpp"
+#include "tests/support/mla_cases.hpp"
 
 namespace {
+
+using namespace kvroof;
 
 int fail(const std::string& text) {
   std::fprintf(stderr, "update_golden: %s\n", text.c_str());
   return 2;
 }
 
+using Names = std::vector<std::string>;
+
+void add(test::Golden& golden, Names& names, const std::string& name, const std::vector<float>& out,
+         const std::vector<float>& lse) {
+  names.push_back(name);
+  golden.hashes[name] = test::hex_hash(test::attention_hash(out, lse));
+}
+
+void attention_hashes(test::Golden& golden, Names& names) {
+  for (const test::CaseSpec& spec : test::golden_cases()) {
+    std::vector<float> out, lse;
+    reference::lane_twin_attention(test::make_case(spec).problem, out, lse);
+    add(golden, names, describe(spec), out, lse);
+  }
+}
+
+void mla_hashes(test::Golden& golden, Names& names) {
+  for (const reference::MlaForm form : test::kMlaForms) {
+    for (const test::MlaCaseSpec& spec : test::golden_mla_cases()) {
+      std::vector<float> out, lse;
+      reference::mla_twin(form, test::make_mla_case(spec).problem, out, lse);
+      add(golden, names, test::golden_name(form, spec), out, lse);
+    }
+  }
+  for (const test::CompressSpec& spec : test::golden_compress_cases())
+    add(golden, names, describe(spec), test::compress_twin(test::make_compress_case(spec)), {});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace kvroof;
-  if (argc != 3 || argv[2][0] == '\0')
-    return fail("usage: kvroof_write_golden FILE REASON; the reason says which definition changed and why");
-  const std::string path = argv[1];
+  const std::string which = argc > 1 ? argv[1] : "";
+  if (argc != 4 || argv[3][0] == '\0' || (which != "attention" && which != "mla"))
+    return fail(
+        "usage: kvroof_write_golden attention|mla FILE REASON; the reason says which definition changed and why");
+  const std::string path = argv[2];
   test::Golden golden;
   golden.definition = reference::kTwinDefinition;
-  golden.reason = argv[2];
-  for (const test::CaseSpec& spec : test::golden_cases()) {
-    const test::Case c = test::make_case(spec);
-    std::vector<float> out, lse;
-    reference::lane_twin_attention(c.problem, out, lse);
-    golden.hashes[describe(spec)] = test::hex_hash(test::attention_hash(out, lse));
-  }
+  golden.reason = argv[3];
+  Names names;
+  if (which == "mla")
+    mla_hashes(golden, names);
+  else
+    attention_hashes(golden, names);
   int added = 0, changed = 0;
   if (std::filesystem::exists(path)) {
     try {
@@ -59,7 +90,7 @@ int main(int argc, char** argv) {
   const std::string next = path + ".new";
   {
     std::ofstream file(next, std::ios::trunc);
-    file << golden_text(golden);
+    file << golden_text(golden, names);
     file.flush();
     if (!file) return fail(next + ": cannot be written");
   }

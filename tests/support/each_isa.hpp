@@ -41,4 +41,4 @@ class EachIsa : public testing::TestWithParam<Isa> {
 #define KVROOF_INSTANTIATE_EACH_ISA(suite)                         \
   INSTANTIATE_TEST_SUITE_P(                                        \
       All, suite, testing::ValuesIn(::kvroof::test::built_isas()), \
-      [](const testing::TestParamInfo<::kvroof::Isa>& info) { return std::string(::kvroof::isa_name(info.param)); })
+      [](const testing::TestParamInfo<::kvroof::Isa>& each) { return std::string(::kvroof::isa_name(each.param)); })

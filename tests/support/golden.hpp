@@ -30,6 +30,7 @@ struct Golden {
 
 // Throws std::runtime_error with one line: the path, what is wrong, how to get a right one.
 Golden load_golden(const std::string& path);
-std::string golden_text(const Golden& golden);
+// The file's text, with the cases in the order of `names`.
+std::string golden_text(const Golden& golden, const std::vector<std::string>& names);
 
 }  // namespace kvroof::test

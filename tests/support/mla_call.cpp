@@ -1,12 +1,9 @@
 #include "tests/support/mla_call.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "reference/half.hpp"
-#include "tests/support/compare.hpp"
 
 namespace kvroof::test {
 namespace {
@@ -175,7 +172,7 @@ std::string MlaCall::damage() const {
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(out_.size() / 4); ++i) {
     const std::int64_t in_row = i % out_row_;
     const bool gap = in_row / out_head_ >= s.heads || in_row % out_head_ >= s.value_dim;
-    if ((float_bits(out[i]) == kSignalling) != gap)
+    if ((reference::float_bits(out[i]) == kSignalling) != gap)
       return (gap ? "gap of out written at " : "out not written at ") + std::to_string(i);
   }
   return "";
@@ -185,13 +182,13 @@ bool MlaCall::nothing_written() const {
   const auto untouched = [](const GuardedBuffer& buffer) {
     const float* x = buffer.as<float>();
     return buffer.size() == 0 ||
-           std::all_of(x, x + buffer.size() / 4, [](float v) { return float_bits(v) == kSignalling; });
+           std::all_of(x, x + buffer.size() / 4, [](float v) { return reference::float_bits(v) == kSignalling; });
   };
   return untouched(out_) && untouched(lse_);
 }
 
-std::vector<Attention> attend_mla(const MlaWeights& weights, const AttentionOptions& options, const MlaCalls& calls,
-                                  reference::MlaForm form, const How& how) {
+std::vector<Attention> run_mla(const MlaWeights& weights, const AttentionOptions& options, const MlaCalls& calls,
+                               reference::MlaForm form, const How& how, std::string& damage) {
   std::vector<AttentionSequence> sequences;
   for (const auto& call : calls) sequences.push_back(call->sequence());
   const MlaArgs args{&weights, options, sequences};
@@ -212,20 +209,13 @@ std::vector<Attention> attend_mla(const MlaWeights& weights, const AttentionOpti
       for (const int part : order) mla_run_part(work, phase, part);
     }
   }
-  EXPECT_TRUE(workspace.intact()) << "written beside the workspace; " << describe(how);
+  if (!workspace.intact()) damage = "written beside the workspace";
   std::vector<Attention> results;
   for (const auto& call : calls) {
-    EXPECT_EQ(call->damage(), "") << describe(how) << "\n  reproduce: " << reproduce_command();
+    if (damage.empty()) damage = call->damage();
     results.push_back(call->result());
   }
   return results;
-}
-
-Attention attend_mla(const MlaWeights& weights, const MlaCase& c, const KvView& view, reference::MlaForm form,
-                     const How& how, std::uint64_t seed) {
-  MlaCalls calls;
-  calls.push_back(std::make_unique<MlaCall>(c, view, seed));
-  return attend_mla(weights, make_options(c), calls, form, how).front();
 }
 
 Attention mla_twin(reference::MlaForm form, const MlaCase& c) {

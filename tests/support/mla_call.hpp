@@ -65,11 +65,10 @@ class MlaCall {
 
 using MlaCalls = std::vector<std::unique_ptr<MlaCall>>;
 
-// All calls in one; adds a failure for damaged memory. The weights and options must fit them all.
-std::vector<Attention> attend_mla(const MlaWeights& weights, const AttentionOptions& options, const MlaCalls& calls,
-                                  reference::MlaForm form, const How& how);
-Attention attend_mla(const MlaWeights& weights, const MlaCase& c, const KvView& view, reference::MlaForm form,
-                     const How& how, std::uint64_t seed = 1);
+// All calls in one. `damage` gets what was written that must not be, or is left empty. The weights and options must fit
+// them all. (attend_mla.hpp adds a test's failure.)
+std::vector<Attention> run_mla(const MlaWeights& weights, const AttentionOptions& options, const MlaCalls& calls,
+                               reference::MlaForm form, const How& how, std::string& damage);
 
 Attention mla_twin(reference::MlaForm form, const MlaCase& c);
 

@@ -209,8 +209,9 @@ std::vector<MlaCaseSpec> golden_mla_cases() {
     masked.kept_tokens = 5;
     masked.softcap = 30.0f;
     masked.sink = true;
-    add(kMlaV2Lite, 1, 40).scale = 0.114721f;
-    add(kMlaV3, 1, 2).scale = 0.135234f;
+    // One of each real model's dimensions: scalar builds take long for them.
+    if (storage == Storage::int8) add(kMlaV2Lite, 1, 40).scale = 0.114721f;
+    if (storage == Storage::bf16) add(kMlaV3, 1, 2).scale = 0.135234f;
   }
   return cases;
 }

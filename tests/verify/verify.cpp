@@ -24,28 +24,10 @@
 #include "reference/oracle.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/stored_sequence.hpp"
+#include "tests/verify/row.hpp"
 
 namespace kvroof::test {
 namespace {
-
-struct Row {
-  std::string kernel, isa, storage, layout, against;
-  int cases = 0, misses = 0;
-  double share = -1;  // of the oracle's bound
-  std::string worst, reason;
-
-  void add(bool good, const std::function<std::string()>& what) {
-    ++cases;
-    if (good) return;
-    if (misses++ == 0) worst = what();
-  }
-  bool holds() const { return !reason.empty() || (cases > 0 && misses == 0); }
-};
-
-// Both outputs whole, any NaN by its bits too.
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
 
 struct Named {
   const char* name;
@@ -133,12 +115,6 @@ void verify_attention(const std::vector<Isa>& isas, const std::string& golden_pa
       }
     }
   }
-}
-
-Row plain_row(const char* kernel, Isa isa, const char* storage, const char* against) {
-  Row r;
-  r.kernel = kernel, r.isa = isa_name(isa), r.storage = storage, r.layout = "rows", r.against = against;
-  return r;
 }
 
 void verify_conversions(Isa isa, std::vector<Row>& rows) {
@@ -269,6 +245,7 @@ int run(const std::string& golden_path) {
     }
   }
   verify_attention(isas, golden_path, rows);
+  verify_mla(isas, KVROOF_SOURCE_DIR "/tests/golden/mla.json", rows);
   for (const Isa isa : isas) {
     verify_conversions(isa, rows);
     verify_step_kernels(isa, rows);
