@@ -81,8 +81,15 @@ void store_latent_row(const CacheShape& shape, const float* from, std::byte* to,
     std::memcpy(scale_at, &scale, sizeof scale);
     scale_at += sizeof scale;
   }
-  convert(Storage::bf16, from + shape.latent_dim, static_cast<std::size_t>(shape.key_dim - shape.latent_dim), scale_at,
-          nullptr);
+  // Through a buffer: behind an odd latent_dim the halves lie at odd addresses.
+  constexpr std::int64_t kPiece = 64;
+  for (std::int64_t column = shape.latent_dim; column < shape.key_dim; column += kPiece) {
+    const auto count = static_cast<std::size_t>(std::min(kPiece, shape.key_dim - column));
+    std::uint16_t halves[kPiece];
+    convert(Storage::bf16, from + column, count, reinterpret_cast<std::byte*>(halves), nullptr);
+    std::memcpy(scale_at, halves, count * sizeof(std::uint16_t));
+    scale_at += count * sizeof(std::uint16_t);
+  }
 }
 
 // Row and head stride of one plane of the block, `row` being the size of one row of one head.

@@ -25,7 +25,7 @@ namespace {
 
 static_assert(sizeof(SegmentRows) <= kSegmentRowsBytes);
 constexpr std::int64_t kPrefetchBytes = 8192;     // ahead of the row in use, into L1 ...
-constexpr std::int64_t kPrefetchBytesF32 = 6144;  // ... measured best by storage (TUNING.md)
+constexpr std::int64_t kPrefetchBytesF32 = 4096;  // ... measured best by storage (TUNING.md)
 
 constexpr int kPanelRows = 64;              // 64 rows ...
 constexpr std::int64_t kPanelColumns = 64;  // ... x 64 columns of V: 16 KiB of f32
@@ -276,9 +276,13 @@ void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows
 template <Storage S>
 void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int distance, float* acc) {
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
-  for (int row = rows.begin; row < rows.end; row += kTileRows) {
+  // several heads take turns on few rows, so that memory is still read in order; one head alone starts a tile less
+  // often
+  const int step = group.heads > 1 ? kTileRows : kPanelRows;
+  for (int row = rows.begin; row < rows.end; row += step) {
+    const int count = rows.end - row < step ? rows.end - row : step;
     for (std::int64_t head = 0; head < group.heads; ++head)
-      value_tile<S, true>(part, group, rows, row, kTileRows, head, rows.v(row), head * head_stride, part.v_shape.dim,
+      value_tile<S, true>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
                           acc + head * group.queries * part.v_shape.pad,
                           distance > 0 ? rows.v(row) + distance : nullptr, nullptr);
   }
