@@ -19,9 +19,15 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-#define KVROOF_EACH_BATCH(expression)                                                \
-  Vec16 r;                                                                           \
-  _Pragma("GCC unroll 16") for (int i = 0; i < kBatches; ++i) r.b[i] = (expression); \
+#if KVROOF_ROW == KVROOF_ROW_portable
+#define KVROOF_UNROLL_BATCHES _Pragma("GCC unroll 1")  // 16 floats: unrolling only makes the compiler slow
+#else
+#define KVROOF_UNROLL_BATCHES _Pragma("GCC unroll 4")
+#endif
+
+#define KVROOF_EACH_BATCH(expression)                                             \
+  Vec16 r;                                                                        \
+  KVROOF_UNROLL_BATCHES for (int i = 0; i < kBatches; ++i) r.b[i] = (expression); \
   return r
 
 inline Vec16 broadcast(float x) { KVROOF_EACH_BATCH(Batch(x)); }
