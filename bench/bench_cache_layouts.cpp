@@ -70,6 +70,10 @@ std::vector<Json> run_layouts(Sweep& sweep, const LayoutTuple& tuple, double sec
     if (i == 0 && !tuple.partner_has_row) continue;
     Json& row = tuple.partner_has_row ? rows[i] : rows[i - 1];
     if (at[i] == TupleRun::kNone) continue;
+    if (tuple.variants[i].c.prefix > 0) {
+      row["bytes_rule"] = "every sequence's visible rows";
+      row["unique_bytes"] = static_cast<std::int64_t>(shared_prefix_bytes(tuple.variants[i].c));
+    }
     run.set_measured(row, at[i], TupleRun::kNone);
     if (i > 0)
       add_time_ratio(row, row_name(partner, "kvroof"), tuple.label(tuple.variants[i].c), run.ratio(at[i], at[0]));
@@ -170,6 +174,25 @@ LayoutTuple batch_tuple(const Sweep& sweep, const DecodeCase& plain) {
   return tuple;
 }
 
+// Sequences that begin with the same pages, against as many with pages of their own; the probe reads the latter's
+// bytes.
+LayoutTuple prefix_tuple(const Sweep& sweep, const DecodeCase& plain, std::int64_t prefix) {
+  LayoutTuple tuple;
+  DecodeCase c = plain;
+  c.kernel = "batch";
+  c.layout = "paged";
+  c.page_size = 64;
+  c.pages = "ordered";
+  c.lengths = "equal";
+  tuple.set = cache_set(sweep, c.k_bytes(), c.v_bytes());
+  tuple.variants.push_back({c, [c](std::int64_t i, const CacheSet& set) { return shared_prefix_views(c, set.k(i)); }});
+  c.prefix = prefix;
+  tuple.variants.push_back({c, [c](std::int64_t i, const CacheSet& set) { return shared_prefix_views(c, set.k(i)); }});
+  tuple.partner_has_row = true;
+  tuple.label = [](const DecodeCase& shared) { return "prefix " + std::to_string(shared.prefix) + "/none shared"; };
+  return tuple;
+}
+
 }  // namespace
 
 std::vector<Entry> layout_entries(const Sweep& sweep) {
@@ -217,6 +240,8 @@ std::vector<Entry> layout_entries(const Sweep& sweep) {
       c.batch = batch;
       add(batch_tuple(sweep, c), full ? 1 + 0.1 * static_cast<double>(batch) : 1);
     }
+    c.batch = 8;
+    add(prefix_tuple(sweep, c, full ? 3584 : 192), full ? 2 : 1);
   }
   return entries;
 }

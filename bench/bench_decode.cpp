@@ -49,26 +49,6 @@ Ready make_ready(Sweep& sweep, const DecodeCase& c) {
   return ready;
 }
 
-Json rival_row(const Rival& rival, const DecodeCase& c, const std::string& tuple, std::int64_t copies) {
-  Json row = decode_row(c, rival.impl, tuple);
-  row["cache_copies"] = copies;
-  if (!rival.form.empty()) row["form"] = rival.form;
-  if (!rival.implementation.empty()) row["implementation"] = rival.implementation;
-  if (!rival.version.empty()) row["implementation_version"] = rival.version;
-  set_check(row, rival.check);
-  if (rival.status != "ok") {
-    set_not_run(row, rival.status, rival.reason);
-    return row;
-  }
-  row["key_storage"] = storage_name(rival.key_storage);
-  row["value_storage"] = storage_name(rival.value_storage);
-  row["bytes"] = rival.bytes;
-  row["intensity"] = static_cast<double>(c.flops()) / static_cast<double>(rival.bytes);
-  if (rival.setup_ns > 0) row["setup_ns"] = rival.setup_ns;
-  if (rival.layout_cost_ns > 0) row["layout_cost_ns"] = rival.layout_cost_ns;
-  return row;
-}
-
 std::vector<Json> run_decode(Sweep& sweep, const DecodeCase& c, double seconds) {
   const std::int64_t entered = now_ns();
   const std::string tuple = row_name(c, "kvroof");
@@ -114,7 +94,7 @@ std::vector<Json> run_decode(Sweep& sweep, const DecodeCase& c, double seconds) 
 
   std::vector<Json> rows = {run.probe_row(c, tuple, kernel_at)};
   for (std::size_t i = 0; i < rivals.size(); ++i) {
-    rows.push_back(rival_row(rivals[i], c, tuple, own.setup.caches.count));
+    rows.push_back(rival_row(rivals[i], decode_row(c, rivals[i].impl, tuple), own.setup.caches.count));
     if (rival_at[i] != TupleRun::kNone) run.set_measured(rows.back(), rival_at[i], kernel_at);
     if (rival_at[i] != TupleRun::kNone && kernel_at == TupleRun::kNone)
       rows.back()["time_ratio_to_kvroof_reason"] = "kvroof was not measured in this entry";

@@ -18,7 +18,8 @@ std::vector<Json> run_roof(Sweep& sweep, const RoofCase& c, double seconds) {
   Conditions conditions;
   CacheSet set;
   std::vector<Contender> contenders;
-  double flops = 0;
+  Roofs::Compute computed;
+  std::vector<double> gflops;
   const ReadVariant* variant = nullptr;
   const ComputeOp op{c.storage, c.group};
   if (c.read) {
@@ -32,19 +33,25 @@ std::vector<Json> run_roof(Sweep& sweep, const RoofCase& c, double seconds) {
     variant = &sweep.roofs.read_variant(set, c.threads, c.cold);
     contenders.push_back({"probe", [&](std::int64_t visit) { sweep.roofs.read(set, visit, c.threads, *variant); }});
   } else {
-    contenders.push_back({"compute", [&](std::int64_t) { flops = sweep.roofs.compute(op, c.threads, 1e6); }});
+    contenders.push_back({"compute", [&](std::int64_t) {
+                            computed = sweep.roofs.compute(op, c.threads, 1e6);
+                            gflops.push_back(computed.gflops);
+                          }});
     contenders[0].call(0);
   }
   conditions.mhz_before = measured_mhz();
   const auto throttled_before = cgroup_throttled();
   const double left = std::min(0.5, seconds - static_cast<double>(now_ns() - entered) / 1e9);
-  const PairingResult paired = run_paired(contenders, sweep.pairing(left, std::max<std::int64_t>(1, set.count)));
+  PairingResult paired = run_paired(contenders, sweep.pairing(left, std::max<std::int64_t>(1, set.count)));
   conditions.mhz_after = measured_mhz();
   const auto throttled_after = cgroup_throttled();
   if (throttled_before && throttled_after) conditions.throttled = *throttled_after - *throttled_before;
   if (!c.read) {
     row["op"] = op.name();
-    row["flops"] = static_cast<std::int64_t>(flops);
+    row["flops"] = static_cast<std::int64_t>(computed.flops);
+    // The time that these operations take at the measured rate: the threads time themselves (roofs.hpp).
+    paired.time_ns[0] = repetition_medians(gflops, paired.repetitions, paired.calls[0]);
+    for (double& value : paired.time_ns[0]) value = computed.flops / value;
   } else {
     row["form"] = variant->name;
     row["cache_copies"] = set.count;

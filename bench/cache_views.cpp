@@ -89,4 +89,29 @@ CallViews batch_views(const DecodeCase& c, const std::byte* base, const std::vec
   return call;
 }
 
+namespace {
+std::int64_t own_pages(const DecodeCase& c) { return (c.T - c.prefix + c.page_size - 1) / c.page_size; }
+}  // namespace
+
+std::size_t shared_prefix_bytes(const DecodeCase& c) {
+  return static_cast<std::size_t>(layout_of(c, 1).bytes * (c.prefix + c.batch * (c.T - c.prefix)));
+}
+
+CallViews shared_prefix_views(const DecodeCase& c, const std::byte* base) {
+  const RowLayout layout = layout_of(c, c.page_size);
+  const std::int64_t shared = c.prefix / c.page_size;
+  CallViews call;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    std::vector<RowRun> runs;
+    for (std::int64_t i = 0; i < shared + own_pages(c); ++i) {
+      const std::int64_t page = i < shared ? i : i + b * own_pages(c), first = i * c.page_size;
+      runs.push_back(row_run(layout, base + page * layout.bytes, 0, first, std::min(c.page_size, c.T - first)));
+    }
+    CallViews one = one_sequence(layout, std::move(runs), c.T);
+    call.views.push_back(one.views[0]);
+    call.runs.push_back(std::move(one.runs[0]));
+  }
+  return call;
+}
+
 }  // namespace kvroof::bench

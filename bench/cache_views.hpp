@@ -26,6 +26,13 @@ CallViews windowed_views(const DecodeCase& c, const std::byte* base, std::int64_
 // c.batch sequences one behind the other, each a contiguous cache of lengths[i] rows.
 CallViews batch_views(const DecodeCase& c, const std::byte* base, const std::vector<std::int64_t>& lengths);
 
+// c.batch paged sequences of c.T rows whose first c.prefix rows (whole pages) are the same pages, as forks of one
+// sequence have them; then each one's own pages.
+CallViews shared_prefix_views(const DecodeCase& c, const std::byte* base);
+
+// Bytes that shared_prefix_views reads, every page once.
+std::size_t shared_prefix_bytes(const DecodeCase& c);
+
 // c.batch lengths that add up to c.batch * c.T: all equal, or falling like 1/(i+1).
 std::vector<std::int64_t> batch_lengths(const DecodeCase& c);
 

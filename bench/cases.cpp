@@ -10,6 +10,18 @@ const ShapeCase kShapes[] = {
     {"GQA", 32, 8, 128, 128},
     {"MQA", 32, 1, 128, 128},
 };
+// What DeepSeek-V3's latent attention is measured against: the cache that it replaces, and a grouped one.
+const ShapeCase kMlaPeers[] = {
+    {"MHA128", 128, 128, 128, 128},
+    {"GQA128", 128, 8, 128, 128},
+};
+
+std::vector<ShapeCase> decode_shapes(Preset preset) {
+  std::vector<ShapeCase> shapes(std::begin(kShapes), std::end(kShapes));
+  if (preset == Preset::full) shapes.insert(shapes.end(), std::begin(kMlaPeers), std::end(kMlaPeers));
+  return shapes;
+}
+
 // int8 in the quick preset: only where the cache is largest, for what a quarter of the bytes brings.
 bool in_preset(Preset preset, const ShapeCase& shape, std::int64_t T, Storage storage) {
   switch (preset) {
@@ -58,11 +70,13 @@ const char* preset_name(Preset preset) {
 }
 
 std::size_t DecodeCase::k_bytes() const {
+  if (latent_dim > 0) return static_cast<std::size_t>(batch * T * latent_row_bytes(storage, latent_dim, rope_dim));
   return static_cast<std::size_t>(batch) * static_cast<std::size_t>(T) * static_cast<std::size_t>(shape.kv_heads) *
          static_cast<std::size_t>(shape.key_dim) * storage_bytes(storage);
 }
 
 std::size_t DecodeCase::v_bytes() const {
+  if (latent_dim > 0) return 0;
   return static_cast<std::size_t>(batch) * static_cast<std::size_t>(T) * static_cast<std::size_t>(shape.kv_heads) *
          static_cast<std::size_t>(shape.value_dim) * storage_bytes(storage);
 }
@@ -80,6 +94,7 @@ std::string row_name(const DecodeCase& c, const std::string& impl) {
   name += c.window == 0 ? "/W:all" : axis("W", c.window);
   if (c.page_size > 0) name += axis("P", c.page_size) + "/pages:" + c.pages;
   if (*c.lengths != '\0') name += std::string("/lengths:") + c.lengths;
+  if (c.prefix > 0) name += axis("prefix", c.prefix);
   name += std::string("/cache:") + (c.cold ? "cold" : "warm") + "/impl:" + impl;
   if (impl == "kvroof") name += "/mode:reproducible";
   name += std::string("/threads:") + role(c.all_threads) + "/isa:" + isa_name(c.isa);
@@ -145,7 +160,7 @@ std::vector<RoofCase> roof_cases(Preset preset, const PresetSizes& sizes) {
 
 std::vector<DecodeCase> decode_cases(Preset preset, const PresetSizes& sizes) {
   std::vector<DecodeCase> cases;
-  for (const ShapeCase& shape : kShapes) {
+  for (const ShapeCase& shape : decode_shapes(preset)) {
     for (std::int64_t T : context_lengths(preset)) {
       for (bool all : kRoles) {
         for (Storage storage : kStorages) {

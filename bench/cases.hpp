@@ -23,17 +23,20 @@ struct DecodeCase {
   ShapeCase shape;
   std::int64_t batch = 1, n = 1, T = 0;
   Storage storage = Storage::f32;
-  std::int64_t window = 0;     // 0: all
-  std::int64_t page_size = 0;  // paged only
-  const char* pages = "";      // paged only: ordered, shuffled
-  const char* lengths = "";    // batch only: equal, skewed
+  std::int64_t window = 0;      // 0: all
+  std::int64_t page_size = 0;   // paged only
+  const char* pages = "";       // paged only: ordered, shuffled
+  const char* lengths = "";     // batch only: equal, skewed
+  std::int64_t prefix = 0;      // batch only: the first rows of every sequence, which all share
+  std::int64_t latent_dim = 0;  // > 0: rows of multi-head latent attention, one for K and V
+  std::int64_t rope_dim = 0;
   bool cold = true;
   bool all_threads = false;
   int threads = 1;  // the count behind the role
   Isa isa = Isa::portable;
 
   std::int64_t group() const { return shape.query_heads / shape.kv_heads; }
-  std::size_t k_bytes() const;  // of one cache, all T rows
+  std::size_t k_bytes() const;  // of one cache, all T rows, nothing shared; all of it for latent rows
   std::size_t v_bytes() const;
   std::size_t bytes() const { return k_bytes() + v_bytes(); }
   std::int64_t flops() const;  // of one call, unlimited window, equal lengths

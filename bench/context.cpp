@@ -98,16 +98,20 @@ Json build_json() {
 Json rules_json() {
   return {
       {"bytes",
-       "unique cache bytes that must be read: K and V at storage width, once per KV head; q, output and partials "
-       "excluded"},
-      {"flops", "2*Dk + 2*Dv per visible (query head, query, row)"},
+       "unique cache bytes that must be read: K and V at storage width, once per KV head; a latent row once; q, output "
+       "and partials "
+       "excluded; mla_absorbed_step: and W_UK and W_UV, f32"},
+      {"flops",
+       "2*Dk + 2*Dv per visible (query head, query, row); mla_absorbed_step also both folds, "
+       "mla_reconstruct the products with W_UK and W_UV"},
       {"time",
        "real_time is the median over repetitions of one call's time; every ratio is the median of ratios within one "
        "repetition of one entry"},
       {"read_roof",
        "wide-load sum over the same bytes by the same threads in the same entry; read only, no write traffic"},
       {"compute_roof",
-       "f32 FMA chains in registers; for f16, bf16 and int8 with one widening load per group of query heads"},
+       "f32 FMA chains in registers; for f16, bf16 and int8 with one widening load per group of query heads; every "
+       "thread times slices of it, the median slice counts"},
       {"cold",
        "rotates over caches whose sum is at least 4 times the last-level cache; probe, kernel and rivals take turns on "
        "them"},

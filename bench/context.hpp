@@ -9,7 +9,7 @@
 namespace kvroof::bench {
 
 inline constexpr char kSchemaName[] = "kvroof.results";
-inline constexpr char kSchemaVersion[] = "1.0.0";
+inline constexpr char kSchemaVersion[] = "1.1.0";
 
 std::string utc_now();
 

@@ -23,22 +23,34 @@ struct CallViews {
 // The one-run view of head-major cache number `i` of the set.
 CallViews contiguous_views(const DecodeCase& c, const CacheSet& set, std::int64_t i);
 
-class KernelRun {
+// A kernel of ours as a tuple sees it. hash() and check() are about the last call, which must have been call 0.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void call(std::int64_t visit) = 0;
+  virtual std::int64_t bytes() const = 0;
+  virtual std::int64_t flops() const = 0;
+  virtual std::string hash() const = 0;
+  virtual Check check(const std::vector<DecodeSetup::Sample>& samples) const = 0;
+};
+
+std::string hash_of(const std::vector<float>& out);
+
+class KernelRun : public Kernel {
  public:
   // calls[i]: what call number i reads; the rotation goes through them. The window is unlimited for c.window == 0.
   KernelRun(const DecodeCase& c, std::vector<CallViews> calls);
 
-  void call(std::int64_t visit);
+  void call(std::int64_t visit) override;
   const float* out() const { return out_.data(); }
   const float* lse() const { return lse_.data(); }
-  std::int64_t bytes() const { return attention_bytes(args_[0]); }
-  std::int64_t flops() const { return attention_flops(args_[0]); }
-  std::string hash() const;  // of the last call's output
+  std::int64_t bytes() const override { return attention_bytes(args_[0]); }
+  std::int64_t flops() const override { return attention_flops(args_[0]); }
+  std::string hash() const override { return hash_of(out_); }
 
   // The oracle's answers to call 0: first and last sequence, query and head.
   std::vector<DecodeSetup::Sample> oracle_samples() const;
-  // The last call's results, which must have been call 0, against them.
-  Check check(const std::vector<DecodeSetup::Sample>& samples) const;
+  Check check(const std::vector<DecodeSetup::Sample>& samples) const override;
 
  private:
   DecodeCase c_;

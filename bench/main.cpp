@@ -50,7 +50,7 @@ int run(int argc, char** argv) {
   Sweep sweep(options, machine, default_isa());
 
   std::vector<Entry> all = roof_entries(sweep);
-  for (const auto& entries : {decode_entries, layout_entries, cache_op_entries})
+  for (const auto& entries : {decode_entries, mla_entries, layout_entries, cache_op_entries})
     for (Entry& entry : entries(sweep)) all.push_back(std::move(entry));
   std::vector<const Entry*> wanted;
   for (const Entry& entry : all)

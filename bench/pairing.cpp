@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bench/clock.hpp"
+#include "bench/statistics.hpp"
 
 namespace kvroof::bench {
 
@@ -63,6 +64,16 @@ PairingResult run_paired(const std::vector<Contender>& contenders, const Pairing
     ++result.repetitions;
   }
   return result;
+}
+
+std::vector<double> repetition_medians(const std::vector<double>& values, int repetitions, std::int64_t calls) {
+  const std::ptrdiff_t each = static_cast<std::ptrdiff_t>(calls);
+  std::vector<double> medians;
+  for (int r = 0; r < repetitions; ++r) {
+    const auto first = values.end() - (repetitions - r) * each;
+    medians.push_back(median(std::vector<double>(first, first + each)));
+  }
+  return medians;
 }
 
 }  // namespace kvroof::bench

@@ -41,4 +41,8 @@ struct PairingResult {
 // a drift of the machine then pushes ratios up and down in turn instead of one way.
 PairingResult run_paired(const std::vector<Contender>& contenders, const PairingOptions& options);
 
+// For a contender that took part in every repetition and measured each of its calls itself: the median per repetition.
+// `values` may begin with those of calls made before the first repetition.
+std::vector<double> repetition_medians(const std::vector<double>& values, int repetitions, std::int64_t calls);
+
 }  // namespace kvroof::bench

@@ -28,6 +28,15 @@ Json rounded(const std::vector<double>& values, int digits) {
   return array;
 }
 
+// A roof that a row passes by more than its spread is wrong.
+void mark_above_roof(Json& row, const char* which, const Ratio& fraction, double scale) {
+  const double above = fraction.median * scale - 1;
+  if (fraction.n < 3 || above <= std::max((fraction.high - fraction.low) * scale, kAboveRoofLeast)) return;
+  row["above_roof"] = true;
+  row["above_roof_by"] = above;
+  row["above_roof_of"] = which;
+}
+
 const char* role(bool all_threads) { return all_threads ? "all" : "1"; }
 
 }  // namespace
@@ -62,6 +71,7 @@ Json decode_row(const DecodeCase& c, const std::string& impl, const std::string&
     row["pages"] = c.pages;
   }
   if (*c.lengths != '\0') row["lengths"] = c.lengths;
+  if (c.prefix > 0) row["prefix"] = c.prefix;
   row["cache"] = c.cold ? "cold" : "warm";
   row["mode"] = impl == "kvroof" ? Json("reproducible") : Json(nullptr);
   row["threads"] = role(c.all_threads);
@@ -185,11 +195,13 @@ void set_times(Json& row, const Timed& timed) {
         samples["attainable_fraction"] = rounded(attainable_fraction, 5);
         samples["compute_gflops"] = rounded(compute, 5);
       }
-      const double above = headline.median - 1;
-      if (headline.n >= 3 && above > std::max(headline.high - headline.low, kAboveRoofLeast)) {
-        row["above_roof"] = true;
-        row["above_roof_by"] = above;
-      }
+      // Rows that several sequences share may come from a cache: what memory must deliver at least are the unique
+      // bytes.
+      const double unique = row.contains("unique_bytes") ? row["unique_bytes"].get<double>() / bytes : 1;
+      mark_above_roof(row, "read", headline, unique);
+      // The compute roof is f32 FMA; a rival may use tile or dot instructions and lie above it rightly.
+      if (!attainable_fraction.empty() && row["above_roof"] == false && unique == 1 && row["impl"] == "kvroof")
+        mark_above_roof(row, "compute", summarize(attainable_fraction), 1);
     }
   }
   row["spread"] = ratio_or_null(headline);
@@ -211,6 +223,25 @@ void set_times(Json& row, const Timed& timed) {
 void set_check(Json& row, const Check& check) {
   if (!check.done) return;
   row["checked"] = {{"max_error", number_or_null(check.max_error)}, {"bound", check.bound}, {"rule", check.rule}};
+}
+
+Json rival_row(const Rival& rival, Json row, std::int64_t copies) {
+  row["cache_copies"] = copies;
+  if (!rival.form.empty()) row["form"] = rival.form;
+  if (!rival.implementation.empty()) row["implementation"] = rival.implementation;
+  if (!rival.version.empty()) row["implementation_version"] = rival.version;
+  set_check(row, rival.check);
+  if (rival.status != "ok") {
+    set_not_run(row, rival.status, rival.reason);
+    return row;
+  }
+  row["key_storage"] = storage_name(rival.key_storage);
+  row["value_storage"] = storage_name(rival.value_storage);
+  row["bytes"] = rival.bytes;
+  row["intensity"] = row["flops"].get<double>() / static_cast<double>(rival.bytes);
+  if (rival.setup_ns > 0) row["setup_ns"] = rival.setup_ns;
+  if (rival.layout_cost_ns > 0) row["layout_cost_ns"] = rival.layout_cost_ns;
+  return row;
 }
 
 void add_time_ratio(Json& row, const std::string& to, const std::string& what, const Ratio& ratio) {

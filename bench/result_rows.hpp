@@ -40,6 +40,9 @@ struct Timed {
 // Times, rates, fractions, spread, samples, status ok or unstable, above_roof.
 void set_times(Json& row, const Timed& timed);
 
+// `row`: the row of its case and impl, filled in with what the rival says of itself.
+Json rival_row(const Rival& rival, Json row, std::int64_t copies);
+
 void set_check(Json& row, const Check& check);
 void add_time_ratio(Json& row, const std::string& to, const std::string& what, const Ratio& ratio);
 

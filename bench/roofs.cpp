@@ -109,25 +109,47 @@ const ReadVariant& Roofs::read_variant(const CacheSet& set, int threads, bool co
   return *chosen;
 }
 
-double Roofs::compute(const ComputeOp& op, int threads, double ns) {
+Roofs::Compute Roofs::compute(const ComputeOp& op, int threads, double ns) {
   const auto run = [&](double flops) {
     if (op.storage == Storage::f32) return table_.fma_f32(flops);
     const std::byte* const block = blocks_[static_cast<int>(op.storage)].data();
     return table_.convert_fma(op.storage, op.group, block, kBlockElements, flops);
   };
-  double& rate = flops_per_ns_[op.name()];
-  if (rate == 0) {
+  double& pace = flops_per_ns_[op.name()];
+  if (pace == 0) {
     double flops = 1e5;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 8; ++i) {
       const std::int64_t start = now_ns();
       const double done = run(flops);
-      rate = done / static_cast<double>(std::max<std::int64_t>(1, now_ns() - start));
-      flops = rate * 1e5;  // 0.1 ms
+      pace = std::max(pace, done / static_cast<double>(std::max<std::int64_t>(1, now_ns() - start)));
+      flops = pace * 5e4;  // 0.05 ms: most are not interrupted
     }
   }
-  std::atomic<double> total{0};
-  run_team(threads, [&](int) { total.fetch_add(run(rate * ns)); });
-  return total.load();
+  const double slice = pace * ns / kComputeSlices;
+  struct alignas(64) Thread {
+    double flops = 0, rate = 0, fastest = 0;
+  };
+  std::vector<Thread> team(static_cast<std::size_t>(threads));
+  run_team(threads, [&](int p) {
+    Thread& own = team[static_cast<std::size_t>(p)];
+    std::vector<double> rates;
+    rates.reserve(kComputeSlices);
+    for (int i = 0; i < kComputeSlices; ++i) {
+      const std::int64_t start = now_ns();
+      const double done = run(slice);
+      rates.push_back(done / static_cast<double>(std::max<std::int64_t>(1, now_ns() - start)));
+      own.flops += done;
+      own.fastest = std::max(own.fastest, rates.back());
+    }
+    own.rate = median(rates);
+  });
+  Compute result;
+  for (const Thread& own : team) {
+    result.flops += own.flops;
+    result.gflops += own.rate;
+    pace = std::max(pace, own.fastest);  // a first measurement that was always interrupted heals itself
+  }
+  return result;
 }
 
 }  // namespace kvroof::bench

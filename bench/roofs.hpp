@@ -25,14 +25,21 @@ class Roofs {
   // Reads cache `slot` of the set once, thread p its share of K and of V. Returns the sum of all words.
   std::uint64_t read(const CacheSet& set, std::int64_t slot, int threads, const ReadVariant& variant) const;
 
-  // About `ns` of the operation on every thread; returns the operations done by all of them.
-  double compute(const ComputeOp& op, int threads, double ns);
+  // About `ns` of the operation on every thread at once, in slices that each thread times itself. The rate is the sum
+  // over threads of the median slice's: waking the team, waiting for its last thread, and slices in which a thread had
+  // to leave its core to another process are not the core's speed, and on a busy machine are most of the time.
+  struct Compute {
+    double flops = 0;   // done by all threads
+    double gflops = 0;  // rate of all threads
+  };
+  static constexpr int kComputeSlices = 7;
+  Compute compute(const ComputeOp& op, int threads, double ns);
 
  private:
   const ProbeTable& table_;
   std::vector<std::byte> blocks_[4];  // by storage: small values of both signs, in L1
   std::map<std::tuple<std::size_t, int, bool>, const ReadVariant*> variants_;
-  std::map<std::string, double> flops_per_ns_;  // of one thread
+  std::map<std::string, double> flops_per_ns_;  // of one thread: the fastest seen, which sets the length of slices only
 };
 
 }  // namespace kvroof::bench

@@ -80,6 +80,7 @@ class Sweep {
 std::vector<Entry> decode_entries(const Sweep& sweep);    // bench_decode.cpp
 std::vector<Entry> roof_entries(const Sweep& sweep);      // bench_roofs.cpp
 std::vector<Entry> layout_entries(const Sweep& sweep);    // bench_cache_layouts.cpp: ring, paged, window, chunk, batch
+std::vector<Entry> mla_entries(const Sweep& sweep);       // bench_mla.cpp: latent attention
 std::vector<Entry> cache_op_entries(const Sweep& sweep);  // bench_cache_ops.cpp: append, fork
 
 }  // namespace kvroof::bench

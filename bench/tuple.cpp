@@ -9,16 +9,18 @@
 
 namespace kvroof::bench {
 
-TupleRun::TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c)
+TupleRun::TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c, std::optional<ComputeOp> op)
     : sweep_(sweep),
       caches_(caches),
       c_(c),
-      op_{c.storage, static_cast<int>(std::min<std::int64_t>(c.group() * c.n, 32))},
+      op_(op.value_or(ComputeOp{c.storage, static_cast<int>(std::min<std::int64_t>(c.group() * c.n, 32))})),
       variant_(sweep.roofs.read_variant(caches, c.threads, c.cold)) {
   conditions_.mhz_before = measured_mhz();
   throttled_before_ = cgroup_throttled();
   probe_at_ = add({"probe", [this](std::int64_t visit) { sweep_.roofs.read(caches_, visit, c_.threads, variant_); }});
-  const auto compute = [this](std::int64_t) { compute_flops_ = sweep_.roofs.compute(op_, c_.threads, 3e5); };
+  const auto compute = [this](std::int64_t) {
+    call_gflops_.push_back(sweep_.roofs.compute(op_, c_.threads, 3e5).gflops);
+  };
   compute(0);
   compute_at_ = add({"compute", compute});
 }
@@ -28,7 +30,7 @@ std::size_t TupleRun::add(Contender contender) {
   return contenders_.size() - 1;
 }
 
-std::size_t TupleRun::add_kernel(KernelRun& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
+std::size_t TupleRun::add_kernel(Kernel& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
                                  double budget_share) {
   try {
     kernel.call(0);
@@ -61,9 +63,7 @@ void TupleRun::measure(double seconds, int least_pairs) {
   conditions_.mhz_after = measured_mhz();
   const auto throttled_after = cgroup_throttled();
   if (throttled_before_ && throttled_after) conditions_.throttled = *throttled_after - *throttled_before_;
-  gflops_ = paired_.time_ns[compute_at_];
-  for (double& value : gflops_)
-    if (value > 0) value = compute_flops_ / value;
+  gflops_ = repetition_medians(call_gflops_, paired_.repetitions, paired_.calls[compute_at_]);
 }
 
 void TupleRun::set_measured(Json& row, std::size_t at, std::size_t kvroof_at) const {

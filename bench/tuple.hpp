@@ -16,8 +16,9 @@ class TupleRun {
  public:
   static constexpr std::size_t kNone = SIZE_MAX;
 
-  // Reads the clock, chooses the probe's variant for `caches`, and enters the two roofs as the first contenders.
-  TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c);
+  // `op`: of the compute roof, none: FMA on the case's storage for its query group. Reads the clock, chooses the
+  // probe's variant for `caches`, and enters the two roofs as the first contenders.
+  TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c, std::optional<ComputeOp> op = std::nullopt);
   TupleRun(const TupleRun&) = delete;
   TupleRun& operator=(const TupleRun&) = delete;
 
@@ -25,7 +26,7 @@ class TupleRun {
 
   // Calls the kernel once on call 0, fills in hash, bytes, flops and check, and enters it as a contender; kNone (and a
   // row that says why) if it throws or its result is wrong.
-  std::size_t add_kernel(KernelRun& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
+  std::size_t add_kernel(Kernel& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
                          double budget_share = 1.0);
 
   // `seconds`: for the pairs. At least `least_pairs` repetitions, 0: the preset's.
@@ -44,8 +45,8 @@ class TupleRun {
   const ReadVariant& variant_;
   std::vector<Contender> contenders_;
   std::size_t probe_at_ = 0, compute_at_ = 0;
-  double compute_flops_ = 0;
-  std::vector<double> gflops_;
+  std::vector<double> call_gflops_;  // of every call of the compute probe
+  std::vector<double> gflops_;       // per repetition
   PairingResult paired_;
   Conditions conditions_;
   std::optional<std::int64_t> throttled_before_;

@@ -1,10 +1,15 @@
 # The instruction sets, one row each. Everything that exists once per ISA is made from this table: the kernels, the
 # list that dispatch.cpp reads, the benchmark's probes, the flags recorded in result files.
 #
-# A row is a set of OBJECT libraries, compiled with the row's flags and -DKVROOF_ISA=<name>. Optimisation is forced to
-# -O3 in every build type: at -O0 the compiler leaves inline functions of the standard library as weak symbols full of
-# AVX code, and the linker may hand one of those to code that must run on any CPU. tools/check_isa_objects proves that
-# none is left.
+# A row is a set of OBJECT libraries, compiled with the row's flags and -DKVROOF_ISA=<name>. Optimisation is forced in
+# every build type, Debug included: at -O0 the compiler leaves inline functions of the standard library as weak symbols
+# full of AVX code, and the linker may hand one of those to code that must run on any CPU. tools/check_isa_objects proves
+# that none is left.
+
+set(KVROOF_ISA_OPTIMISE -O3)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=")
+  set(KVROOF_ISA_OPTIMISE -O1)  # instrumented kernels take minutes to compile above that; the check above still holds
+endif()
 
 set(KVROOF_ISA_ROWS "")
 macro(kvroof_isa_row name)
@@ -28,7 +33,7 @@ function(kvroof_isa_objects out prefix)
     set(target ${prefix}_${row})
     add_library(${target} OBJECT ${ARGN})
     target_compile_definitions(${target} PRIVATE KVROOF_ISA=${row})
-    target_compile_options(${target} PRIVATE -O3 ${KVROOF_ISA_FLAGS_${row}})
+    target_compile_options(${target} PRIVATE ${KVROOF_ISA_OPTIMISE} ${KVROOF_ISA_FLAGS_${row}})
     if(row STREQUAL "avx512" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
       # False alarms from that compiler's own avx512fintrin.h.
       target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-uninitialized)

@@ -15,11 +15,15 @@
 #include "bench/cache_views.hpp"
 #include "bench/cases.hpp"
 #include "bench/journal.hpp"
+#include "bench/machine.hpp"
+#include "bench/mla_run.hpp"
 #include "bench/options.hpp"
 #include "bench/pairing.hpp"
 #include "bench/result_rows.hpp"
+#include "bench/rivals/rival.hpp"
 #include "bench/roofs.hpp"
 #include "bench/statistics.hpp"
+#include "bench/sweep.hpp"
 
 namespace kvroof::bench {
 namespace {
@@ -223,6 +227,50 @@ TEST(BenchRows, ARowAboveItsRoofByMoreThanTheSpreadIsMarked) {
   EXPECT_FALSE(marked({100, 100, 100}, {90, 90, 90}));
 }
 
+TEST(BenchRows, ARowAboveItsComputeRoofIsMarkedToo) {
+  const auto marked = [](const std::vector<double>& compute, std::int64_t unique_bytes,
+                         const std::string& impl = "kvroof") {
+    Json row = decode_row(gqa_case(), impl, "t");
+    if (unique_bytes > 0) row["unique_bytes"] = unique_bytes;
+    const std::vector<double> time(compute.size(), 1e6), probe(compute.size(), 0.9e6);
+    Timed timed;
+    timed.time_ns = &time;
+    timed.probe_ns = &probe;
+    timed.probe_bytes = 16 << 20;
+    timed.compute_gflops = &compute;
+    set_times(row, timed);
+    return row.value("above_roof_of", row["above_roof"] == true ? "?" : "");
+  };
+  // 32 * 4096 * 512 flops in a millisecond are 67.1 GFLOP/s.
+  EXPECT_EQ(marked({50, 50, 50}, 0), "compute");
+  EXPECT_EQ(marked({67, 67, 67}, 0), "");            // within what a median can tell
+  EXPECT_EQ(marked({30, 60, 66, 120}, 0), "");       // within the spread
+  EXPECT_EQ(marked({1000, 1000, 1000}, 0), "");      // the read roof binds, at 0.9
+  EXPECT_EQ(marked({50, 50, 50}, 8 << 20), "");      // shared rows
+  EXPECT_EQ(marked({50, 50, 50}, 0, "onednn"), "");  // which may have tile instructions
+}
+
+TEST(BenchRows, SharedRowsAreJudgedByTheirUniqueBytes) {
+  for (const auto& [unique, marked] : {std::pair{8 << 20, false}, {15 << 20, true}}) {
+    Json row = decode_row(gqa_case(), "kvroof", "t");
+    row["unique_bytes"] = unique;
+    const std::vector<double> time(3, 1e6), probe(3, 1.5e6);
+    Timed timed;
+    timed.time_ns = &time;
+    timed.probe_ns = &probe;
+    timed.probe_bytes = 16 << 20;
+    set_times(row, timed);
+    EXPECT_DOUBLE_EQ(row["read_fraction"].get<double>(), 1.5);
+    EXPECT_EQ(row["above_roof"].get<bool>(), marked) << unique;
+  }
+}
+
+TEST(BenchPairing, MediansOfACallsOwnFiguresPerRepetition) {
+  // Two calls before the first repetition, then two repetitions of three.
+  EXPECT_EQ(repetition_medians({9, 9, 1, 2, 30, 4, 5, 60}, 2, 3), (std::vector<double>{2, 5}));
+  EXPECT_EQ(repetition_medians({7, 8}, 2, 1), (std::vector<double>{7, 8}));
+}
+
 TEST(BenchRows, ARowThatDidNotRunHasNoTime) {
   Json row = decode_row(gqa_case(), "onednn", "t");
   set_not_run(row, "unsupported", "avx2: unimplemented");
@@ -297,6 +345,21 @@ TEST(BenchRoofs, TheTeamReadsTheWholeCache) {
     const std::size_t first = static_cast<std::size_t>(slot % 2) * 2500;
     for (std::size_t i = first; i < first + 2500; ++i) sum += words[i];
     for (int threads : {1, 2, 3}) EXPECT_EQ(roofs.read(set, slot, threads, kReadVariants[1]), sum);
+  }
+}
+
+TEST(BenchRoofs, TheComputeRoofCountsAllThreads) {
+  Roofs roofs(default_isa());
+  for (const Storage storage : kStorages) {
+    const ComputeOp op{storage, 4};
+    const Roofs::Compute one = roofs.compute(op, 1, 2e5), three = roofs.compute(op, 3, 2e5);
+    for (const Roofs::Compute& c : {one, three}) {
+      EXPECT_GT(c.flops, 0);
+      EXPECT_GT(c.gflops, 0);
+      EXPECT_LT(c.gflops, 1e5);
+    }
+    // The pace only ever rises, so three threads do at least three times the operations.
+    EXPECT_GE(three.flops, 2.9 * one.flops) << storage_name(storage);
   }
 }
 
@@ -417,6 +480,137 @@ TEST(BenchViews, BatchesHoldTheSameRowsHoweverSkewed) {
     if (batch > 1) {
       EXPECT_GT(batch_lengths(c)[0], 1.3 * static_cast<double>(c.T));
     }
+  }
+}
+
+TEST(BenchViews, AForkedPrefixLiesInMemoryOnce) {
+  DecodeCase c = small_case();
+  c.kernel = "batch";
+  c.layout = "paged";
+  c.page_size = 16;
+  c.pages = "ordered";
+  c.batch = 3;
+  c.prefix = 32;
+  EXPECT_EQ(shared_prefix_bytes(c), c.bytes() / (3 * 64) * (32 + 3 * 32));
+  EXPECT_NE(row_name(c, "kvroof").find("/prefix:32/"), std::string::npos);
+  std::vector<std::byte> memory(c.bytes());
+  const CallViews call = shared_prefix_views(c, memory.data());
+  ASSERT_EQ(call.views.size(), 3u);
+  std::set<const std::byte*> own;
+  for (std::size_t b = 0; b < 3; ++b) {
+    EXPECT_EQ(call.views[b].end_position, 64);
+    ASSERT_EQ(call.runs[b].size(), 4u);
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(call.runs[b][i].first_position, static_cast<std::int64_t>(16 * i));
+      EXPECT_EQ(call.runs[b][i].rows, 16);
+      EXPECT_LT(call.runs[b][i].v, memory.data() + shared_prefix_bytes(c));
+      if (i < 2)
+        EXPECT_EQ(call.runs[b][i].k, call.runs[0][i].k);
+      else
+        EXPECT_TRUE(own.insert(call.runs[b][i].k).second);
+    }
+  }
+  std::vector<CallViews> calls = {call};
+  Arena arena(std::nullopt, 1, c.isa);
+  CacheSet set;
+  set.k_bytes = c.k_bytes();
+  set.v_bytes = c.v_bytes();
+  set.count = 1;
+  ASSERT_EQ(arena.prepare(c.storage, set, 1), "");
+  calls[0] = shared_prefix_views(c, set.k(0));
+  KernelRun run(c, std::move(calls));
+  EXPECT_EQ(run.bytes(), static_cast<std::int64_t>(c.bytes()));  // every sequence's visible rows
+  run.call(0);
+  EXPECT_TRUE(run.check(run.oracle_samples()).passed);
+}
+
+TEST(BenchMla, CountsByHandAndByTheKernelsAgree) {
+  DecodeCase c = mla_case(MlaKind::absorbed);
+  c.T = 64;
+  c.storage = Storage::int8;
+  EXPECT_EQ(c.k_bytes(), 64u * 656);
+  EXPECT_EQ(c.v_bytes(), 0u);
+  c.storage = Storage::f32;
+  EXPECT_EQ(mla_case_bytes(MlaKind::absorbed, c), 64 * 576 * 4);
+  EXPECT_EQ(mla_case_bytes(MlaKind::absorbed_step, c), 64 * 576 * 4 + 2 * 128 * 128 * 512 * 4);
+  EXPECT_EQ(mla_case_flops(MlaKind::absorbed, c), std::int64_t{128} * 64 * 2 * (576 + 512));
+  // The cache that a latent row replaces: 128 heads of K and V of 128.
+  DecodeCase mha;
+  mha.shape = {"MHA128", 128, 128, 128, 128};
+  mha.T = 64;
+  EXPECT_NEAR(static_cast<double>(mha.bytes()) / static_cast<double>(c.bytes()), 56.9, 0.05);
+}
+
+TEST(BenchMla, EveryKernelIsCheckedAndSoAreItsRivals) {
+  Arena arena(std::nullopt, 1, default_isa());
+  MlaInputs inputs(mla_bench_shape());
+  EXPECT_NE(inputs.make(1, 1 << 20), "");  // no room: says so, makes nothing
+  EXPECT_TRUE(inputs.w_uk().empty());
+  ASSERT_EQ(inputs.make(1, std::int64_t{1} << 40), "");
+  for (const MlaKind kind : {MlaKind::absorbed, MlaKind::absorbed_step, MlaKind::reconstruct}) {
+    for (const Storage storage : kStorages) {
+      DecodeCase c = mla_case(kind);
+      c.T = 12;
+      c.storage = storage;
+      c.threads = 2;
+      c.isa = default_isa();
+      DecodeSetup setup;
+      setup.c = c;
+      setup.caches.count = 2;
+      ASSERT_EQ(prepare_latents(arena, c, setup.caches), "");
+      MlaRun run(kind, c, inputs, setup.caches);
+      EXPECT_EQ(run.bytes(), mla_case_bytes(kind, c)) << c.kernel;
+      EXPECT_EQ(run.flops(), mla_case_flops(kind, c)) << c.kernel;
+      run.call(0);
+      const std::vector<DecodeSetup::Sample> samples = run.oracle_samples();
+      const Check good = run.check(samples);
+      EXPECT_TRUE(good.passed) << c.kernel << " " << storage_name(storage) << " " << good.max_error;
+      std::vector<DecodeSetup::Sample> wrong = samples;
+      wrong[1].answer.out[5] += 0.01;
+      EXPECT_FALSE(run.check(wrong).passed);
+      setup.q = run.q();
+      setup.scale = run.scale();
+      setup.samples = &samples;
+      for (Rival& rival : scalar_mla_rivals(setup, c.kernel, inputs.w_uk(), inputs.w_uv())) {
+        check_first_call(rival, setup);
+        const bool none = kind == MlaKind::absorbed && storage == Storage::int8;
+        EXPECT_EQ(rival.status, none ? "unsupported" : "ok")
+            << c.kernel << " " << storage_name(storage) << " " << rival.reason;
+      }
+    }
+  }
+}
+
+TEST(BenchMla, LongContextsAreCheckedAgainstFoldedFloat64) {
+  Arena arena(std::nullopt, 1, default_isa());
+  MlaInputs inputs(mla_bench_shape());
+  ASSERT_EQ(inputs.make(1, std::int64_t{1} << 40), "");
+  DecodeCase c = mla_case(MlaKind::absorbed_step);
+  c.T = MlaRun::kOracleRows + 1;
+  c.storage = Storage::bf16;
+  c.isa = default_isa();
+  CacheSet set;
+  set.count = 1;
+  ASSERT_EQ(prepare_latents(arena, c, set), "");
+  MlaRun run(MlaKind::absorbed_step, c, inputs, set);
+  run.call(0);
+  std::vector<DecodeSetup::Sample> samples = run.oracle_samples();
+  EXPECT_TRUE(run.check(samples).passed) << run.check(samples).max_error;
+  samples[0].answer.out[0] += 1e-3;
+  EXPECT_FALSE(run.check(samples).passed);
+}
+
+TEST(BenchMla, PresetsHoldWhatTheyPromise) {
+  for (const auto& [preset, count] : {std::pair{Preset::quick, 16u}, {Preset::ci, 4u}, {Preset::full, 224u}}) {
+    Options options;
+    options.preset = preset;
+    const Sweep sweep(options, machine_facts(), default_isa());
+    std::set<std::string> names;
+    for (const Entry& entry : mla_entries(sweep)) {
+      EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
+      EXPECT_EQ(entry.row_names.back(), entry.name);
+    }
+    EXPECT_EQ(names.size(), count) << preset_name(preset);
   }
 }
 

@@ -82,8 +82,8 @@ inline Words load_words(const std::byte* p) {
 inline Words add_words(Words a, Words b) { return a + b; }
 inline Words zero_words() { return Words{0, 0}; }
 inline Floats fma_floats(Floats a, Floats b, Floats c) {
-  for (int i = 0; i < kFloats; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return c;
+  return Floats{__builtin_fmaf(a[0], b[0], c[0]), __builtin_fmaf(a[1], b[1], c[1]), __builtin_fmaf(a[2], b[2], c[2]),
+                __builtin_fmaf(a[3], b[3], c[3])};
 }
 inline Floats splat(float x) { return Floats{x, x, x, x}; }
 inline Codes codes(const std::byte* p) {

@@ -23,7 +23,7 @@ using dnnl::memory;
 using Dims = memory::dims;
 using Args = std::unordered_map<int, memory>;
 
-enum class Form { head_major, key_source, any };
+enum class Form { head_major, key_source, any, dense_value };
 
 struct FormChoice {
   Form form;
@@ -67,7 +67,10 @@ Built build(const DecodeSetup& setup, const FormChoice& choice, Arena& arena) {
   const bool key_source = choice.form == Form::key_source;
   const memory::desc k_rows({Hkv, T, Dk}, type, Dims{T * Dk, Dk, 1});
   const memory::desc k_columns({Hkv, Dk, T}, type, Dims{T * Dk, 1, Dk});
-  const memory::desc v_rows({Hkv, T, Dv}, type, Dims{T * Dv, Dv, 1});
+  // V of latent rows is a part of the K row.
+  const std::int64_t v_stride = c.latent_dim > 0 ? Dk : Dv;
+  const memory::desc v_rows({Hkv, T, Dv}, type, Dims{T * v_stride, v_stride, 1});
+  const memory::desc v_dense({Hkv, T, Dv}, type, Dims{T * Dv, Dv, 1});
   const memory::desc q_rows({Hkv, G, Dk}, query_type, Dims{G * Dk, Dk, 1});
   const memory::desc q_columns({Hkv, Dk, G}, query_type, Dims{G * Dk, 1, Dk});
   const memory::desc s_rows({Hkv, G, T}, f32, Dims{G * T, T, 1});
@@ -82,17 +85,22 @@ Built build(const DecodeSetup& setup, const FormChoice& choice, Arena& arena) {
   const auto any = [](const memory::desc& desc) {
     return memory::desc(desc.get_dims(), desc.get_data_type(), memory::format_tag::any);
   };
-  const bool packed = choice.form == Form::any;
+  const bool free_layout = choice.form == Form::any, dense_value = choice.form == Form::dense_value;
+  const bool packed = free_layout || dense_value;
   const dnnl::matmul::primitive_desc score_pd =
-      key_source ? dnnl::matmul::primitive_desc(engine, k_rows, q_columns, s_columns, scaled)
-                 : dnnl::matmul::primitive_desc(engine, q_rows, packed ? any(k_columns) : k_columns, s_rows, scaled);
+      key_source
+          ? dnnl::matmul::primitive_desc(engine, k_rows, q_columns, s_columns, scaled)
+          : dnnl::matmul::primitive_desc(engine, q_rows, free_layout ? any(k_columns) : k_columns, s_rows, scaled);
   // With one query per KV head the scores S^T lie exactly like S, so the softmax runs along the last axis in both
   // forms.
   const dnnl::softmax_forward::primitive_desc softmax_pd(engine, dnnl::prop_kind::forward_inference,
                                                          dnnl::algorithm::softmax_accurate, s_rows, p_rows, 2);
   memory::data_type out_type = f32;
   const auto value_pd_of = [&](memory::data_type t) {
-    return dnnl::matmul::primitive_desc(engine, p_rows, packed ? any(v_rows) : v_rows,
+    return dnnl::matmul::primitive_desc(engine, p_rows,
+                                        free_layout   ? any(v_rows)
+                                        : dense_value ? v_dense
+                                                      : v_rows,
                                         memory::desc({Hkv, G, Dv}, t, Dims{G * Dv, Dv, 1}));
   };
   dnnl::matmul::primitive_desc value_pd;
@@ -106,7 +114,7 @@ Built build(const DecodeSetup& setup, const FormChoice& choice, Arena& arena) {
   built.implementation =
       std::string(score_pd.impl_info_str()) + "; " + softmax_pd.impl_info_str() + "; " + value_pd.impl_info_str();
   refuse_reference(built.implementation);
-  if (packed && score_pd.weights_desc() == k_columns && value_pd.weights_desc() == v_rows)
+  if (free_layout && score_pd.weights_desc() == k_columns && value_pd.weights_desc() == v_rows)
     throw OneDnnRefusal{"prefers the layout as it is"};
 
   auto chain = std::make_shared<Chain>();
@@ -136,7 +144,7 @@ Built build(const DecodeSetup& setup, const FormChoice& choice, Arena& arena) {
   std::vector<double> reorder_ns;
   for (std::int64_t i = 0; i < setup.caches.count; ++i) {
     auto* const k = const_cast<std::byte*>(setup.caches.k(i));  // oneDNN takes void*; it only reads these
-    auto* const v = const_cast<std::byte*>(setup.caches.v(i));
+    auto* const v = c.latent_dim > 0 ? k : const_cast<std::byte*>(setup.caches.v(i));
     memory k_memory(key_source ? k_rows : k_columns, engine, k), v_memory(v_rows, engine, v);
     if (packed) {
       std::byte* const at = packed_at + (k_packed + v_packed) * static_cast<std::size_t>(i);
@@ -180,6 +188,8 @@ Rival as_rival(const Built& built, const FormChoice& choice, const DecodeSetup& 
   rival.key_storage = rival.value_storage = setup.c.storage;
   rival.precision = choice.f32_queries ? Storage::f32 : setup.c.storage;
   rival.bytes = static_cast<std::int64_t>(setup.c.bytes());
+  if (setup.c.latent_dim > 0 && (choice.form == Form::any || choice.form == Form::dense_value))  // its V is a copy
+    rival.bytes += setup.c.T * setup.c.latent_dim * static_cast<std::int64_t>(storage_bytes(setup.c.storage));
   rival.setup_ns = built.setup_ns;
   rival.layout_cost_ns = built.layout_ns;
   Chain* const chain = built.chain.get();
@@ -198,6 +208,7 @@ Rival best_chain(const DecodeSetup& setup, Arena& arena, std::string& tried) {
       {Form::head_major, false, "chain_head_major"},
       {Form::key_source, false, "chain_key_source"},
       {Form::any, false, "chain_any"},
+      {Form::dense_value, false, "chain_dense_value"},
       {Form::head_major, true, "chain_head_major_f32_queries"},
   };
   Rival best = failed_rival("onednn", "unsupported", "");
@@ -209,6 +220,7 @@ Rival best_chain(const DecodeSetup& setup, Arena& arena, std::string& tried) {
   bool wrong = false;
   for (const FormChoice& choice : kForms) {
     if (choice.f32_queries && setup.c.storage == Storage::f32) continue;
+    if (choice.form == Form::dense_value && setup.c.latent_dim == 0) continue;  // it is dense
     if (choice.form == Form::key_source && setup.c.group() > 1)
       continue;  // its softmax has no fast implementation then
     std::string why;
@@ -269,6 +281,7 @@ std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena& arena,
   }
   if (chain.status == "unsupported") chain.reason = std::string(isa_name(setup.c.isa)) + ": " + chain.reason;
   chain.version = onednn_version();
+  if (setup.c.latent_dim > 0) return {chain};  // Graph has no V inside K's rows
   return {chain, onednn_graph_rival(setup)};
 }
 
@@ -283,7 +296,9 @@ std::string onednn_version() {
 
 namespace kvroof::bench {
 
-std::vector<Rival> onednn_rivals(const DecodeSetup&, Arena&, const std::function<const DecodeSetup*(std::string&)>&) {
+std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena&,
+                                 const std::function<const DecodeSetup*(std::string&)>&) {
+  if (setup.c.latent_dim > 0) return {failed_rival("onednn", "not_measured", "oneDNN not found")};
   return {failed_rival("onednn", "not_measured", "oneDNN not found"),
           failed_rival("onednn_graph", "not_measured", "oneDNN not found")};
 }

@@ -36,6 +36,10 @@ void check_first_call(Rival& rival, const DecodeSetup& setup);
 
 std::vector<Rival> scalar_rivals(const DecodeSetup& setup);
 
+// The scalar loops over latent rows; `kernel` as in rows (mla_absorbed, ...). The weights must outlive the rivals.
+std::vector<Rival> scalar_mla_rivals(const DecodeSetup& setup, const std::string& kernel,
+                                     const std::vector<float>& w_uk, const std::vector<float>& w_uv);
+
 // The primitive chain in its best form, and the Graph API. `f32_setup`: the same row with f32 caches, for machines
 // where oneDNN has no attention over 16-bit storage; made on demand.
 std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena& arena,

@@ -266,7 +266,8 @@ void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows
   };
   while (query < group.queries) {
     const std::int64_t left = group.queries - query;
-    if (left >= 4 && run.template operator()<4>()) continue;
+    // straight from memory two queries read whole rows in one pass; four would come back for the second half
+    if ((!Prefetch || kBatches > 1) && left >= 4 && run.template operator()<4>()) continue;
     if (left >= 2 && run.template operator()<2>()) continue;
     run.template operator()<1>();
   }
@@ -278,7 +279,7 @@ void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
   // several heads take turns on few rows, so that memory is still read in order; one head alone starts a tile less
   // often
-  const int step = group.heads > 1 ? kTileRows : kPanelRows;
+  const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : kPanelRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
     for (std::int64_t head = 0; head < group.heads; ++head)

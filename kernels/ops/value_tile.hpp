@@ -11,7 +11,7 @@ namespace {
 template <Storage S, int H, int C, bool Prefetch, bool Tail>
 inline void value_block(const std::byte* const* rows, std::int64_t offset, int begin, int end, const float* w,
                         std::int64_t w_stride, float* acc, std::int64_t acc_stride, std::int64_t column, int tail,
-                        const std::byte* const* ahead) {
+                        const std::byte* const* ahead, std::int64_t row_bytes) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
   const std::int64_t first = column / kLanes;
   Vec16 sum[H * C];
@@ -39,6 +39,9 @@ inline void value_block(const std::byte* const* rows, std::int64_t offset, int b
 #pragma GCC unroll 4
       for (int h = 0; h < H; ++h) sum[h * C + c] = fma(weight[h], value, sum[h * C + c]);
     }
+    if constexpr (Prefetch) {  // what later column blocks will read
+      for (std::int64_t b = (first + C) * kStep; b < row_bytes; b += 64) prefetch(ahead[row - begin] + offset + b);
+    }
   }
 #pragma GCC unroll 4
   for (int h = 0; h < H; ++h) {
@@ -47,19 +50,24 @@ inline void value_block(const std::byte* const* rows, std::int64_t offset, int b
   }
 }
 
-// Columns from `column` on, C vectors at a time, then C/2, ... then the tail.
+// Columns from `column` on, C vectors at a time, then C/2, ... then the tail. The first block prefetches whole rows.
 template <Storage S, int H, int C, bool Prefetch>
 inline void value_columns(const std::byte* const* rows, std::int64_t offset, int begin, int end, std::int64_t dim,
                           const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride,
                           std::int64_t column, const std::byte* const* ahead) {
-  for (; column + C * kLanes <= dim; column += C * kLanes)
-    value_block<S, H, C, Prefetch, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0, ahead);
+  const std::int64_t row_bytes = dim * static_cast<std::int64_t>(storage_bytes(S));
+  for (; column + C * kLanes <= dim; column += C * kLanes) {
+    if (Prefetch && column == 0)
+      value_block<S, H, C, true, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, 0, 0, ahead, row_bytes);
+    else
+      value_block<S, H, C, false, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0, nullptr, 0);
+  }
   if (column == dim) return;
   if constexpr (C > 1) {
     value_columns<S, H, C / 2, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, column, ahead);
   } else {
     value_block<S, H, 1, Prefetch, true>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column,
-                                         static_cast<int>(dim - column), ahead);
+                                         static_cast<int>(dim - column), ahead, column == 0 ? row_bytes : 0);
   }
 }
 

@@ -35,7 +35,7 @@ inline Vec16 zero() { return broadcast(0.0f); }
 inline Vec16 operator+(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(x.b[i] + y.b[i]); }
 inline Vec16 operator-(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(x.b[i] - y.b[i]); }
 inline Vec16 operator*(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(x.b[i] * y.b[i]); }
-inline Vec16 operator/(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(x.b[i] / y.b[i]); }
+inline Vec16 operator/(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(batch_div(x.b[i], y.b[i])); }
 inline Vec16 fma(Vec16 x, Vec16 y, Vec16 z) { KVROOF_EACH_BATCH(batch_fma(x.b[i], y.b[i], z.b[i])); }
 inline Vec16 max(Vec16 x, Vec16 y) { KVROOF_EACH_BATCH(batch_max(x.b[i], y.b[i])); }  // x > y ? x : y
 inline Vec16 below(Vec16 x, Vec16 y, Vec16 yes, Vec16 no) {                           // x < y ? yes : no

@@ -9,6 +9,7 @@ constexpr int kBatches = 2;
 constexpr int kAccumulators = 4;  // 8 of the 16 registers; the rest holds operands
 
 inline Batch batch_fma(Batch a, Batch b, Batch c) { return Batch(_mm256_fmadd_ps(a, b, c)); }
+inline Batch batch_div(Batch a, Batch b) { return a / b; }
 inline Batch batch_max(Batch a, Batch b) { return Batch(_mm256_max_ps(a, b)); }  // a > b ? a : b, b where unordered
 inline Batch batch_zero_below(Batch x, Batch limit, Batch y) {                   // x < limit ? 0 : y
   return Batch(_mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), y));

@@ -13,6 +13,7 @@ constexpr int kBatches = 1;
 constexpr int kAccumulators = 16;  // 16x16 in-register reduction; leaves 16 registers for operands
 
 inline Batch batch_fma(Batch a, Batch b, Batch c) { return Batch(_mm512_fmadd_ps(a, b, c)); }
+inline Batch batch_div(Batch a, Batch b) { return a / b; }
 inline Batch batch_max(Batch a, Batch b) { return Batch(_mm512_max_ps(a, b)); }  // a > b ? a : b, b where unordered
 inline Batch batch_zero_below(Batch x, Batch limit, Batch y) {                   // x < limit ? 0 : y
   return Batch(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), y));

@@ -10,6 +10,7 @@ constexpr int kBatches = 4;
 constexpr int kAccumulators = 4;  // 16 of the 32 registers
 
 inline Batch batch_fma(Batch a, Batch b, Batch c) { return Batch(vfmaq_f32(c, a, b)); }
+inline Batch batch_div(Batch a, Batch b) { return Batch(vdivq_f32(a, b)); }  // xsimd 8.1 only approximates it
 inline Batch batch_max(Batch a, Batch b) { return Batch(vbslq_f32(vcgtq_f32(a, b), a, b)); }  // a > b ? a : b
 inline Batch batch_below(Batch a, Batch b, Batch yes, Batch no) { return Batch(vbslq_f32(vcltq_f32(a, b), yes, no)); }
 inline Batch batch_zero_below(Batch x, Batch limit, Batch y) {

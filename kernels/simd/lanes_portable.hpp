@@ -13,6 +13,7 @@ inline std::uint32_t float_bits(float x) { return __builtin_bit_cast(std::uint32
 inline float bits_float(std::uint32_t u) { return __builtin_bit_cast(float, u); }
 
 inline Batch batch_fma(Batch a, Batch b, Batch c) { return __builtin_fmaf(a, b, c); }
+inline Batch batch_div(Batch a, Batch b) { return a / b; }
 inline Batch batch_max(Batch a, Batch b) { return a > b ? a : b; }
 inline Batch batch_below(Batch a, Batch b, Batch yes, Batch no) { return a < b ? yes : no; }
 inline Batch batch_zero_below(Batch x, Batch limit, Batch y) { return x < limit ? 0.0f : y; }

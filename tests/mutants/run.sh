@@ -3,7 +3,8 @@
 #   tests/mutants/run.sh [NAME...]      all mutants, or those named
 # Every NAME.sed changes one source file (its first line says which) of a copy of the tree; kernels carry no switches for
 # this. A mutant that changes nothing (the source has moved on) or does not compile is an error, not a success. One
-# instruction set and the attention tests only, so that the whole takes some minutes. Needs cmake, ninja and a compiler.
+# instruction set, the tests of attention and conversions, and while one mutant is tested the next one compiles: two
+# cores need some four minutes. Needs cmake, ninja and a compiler.
 # Exit code 0: all caught; 1: one survived; 2: a mutant or the set-up is broken.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -12,10 +13,14 @@ seconds=300  # of one run; a mutant that never ends counts as caught
 
 say() { printf 'mutants: %s\n' "$*"; }
 broken() { say "$*" >&2; exit 2; }
+# line KEY NAME: what the mutant says about itself
+line() { sed -n "s/^# $1: //p" "$here/$2.sed"; }
 
 names=("$@")
 if [ $# = 0 ]; then for file in "$here"/*.sed; do names+=("$(basename "$file" .sed)"); done; fi
 for name in "${names[@]}"; do [ -e "$here/$name.sed" ] || broken "no mutant $name in tests/mutants"; done
+# By file: undoing one mutant and making the next then compile the same objects once.
+mapfile -t names < <(for name in "${names[@]}"; do printf '%s %s\n' "$(line file "$name")" "$name"; done | sort | cut -d' ' -f2)
 
 flags=" $(grep -m1 -E '^(flags|Features)' /proc/cpuinfo | cut -d: -f2-) "
 isa=portable
@@ -23,59 +28,85 @@ if [[ $flags == *" avx2 "* && $flags == *" fma "* && $flags == *" f16c "* ]]; th
 if [[ $flags == *" asimd "* ]]; then isa=neon; fi
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+testing= tester=  # the mutant whose tests are running, and their process
+clean_up() {
+  if [ -n "$tester" ]; then kill "$tester" 2> /dev/null || true; fi
+  rm -rf "$work"
+}
+trap clean_up EXIT
 tree=$work/tree build=$work/build
 mkdir "$tree"
 tar -C "$root" --exclude=./build --exclude=./.git --exclude=./results -cf - . | tar -C "$tree" -xf -
 # The copy is cut down to one instruction set, quick to compile, and the tests of the kernels.
-sed -i -E "/kvroof_isa_row\((portable|avx2|avx512|neon)[ )]/{/kvroof_isa_row\($isa[ )]/!d}; /KVROOF_ISA_FLAGS_(portable|avx512)/d; s/PRIVATE -O3/PRIVATE -O1/" \
+sed -i -E "/kvroof_isa_row\((portable|avx2|avx512|neon)[ )]/{/kvroof_isa_row\($isa[ )]/!d}; /KVROOF_ISA_FLAGS_(portable|avx512)/d; s/-O3/-O1/" \
   "$tree/cmake/isa_rows.cmake"
 grep -q "kvroof_isa_row($isa" "$tree/cmake/isa_rows.cmake" || broken "cmake/isa_rows.cmake has no row $isa any more"
 find "$tree/tests" -maxdepth 1 -name 'test_*.cpp' ! -name 'test_decode_attention*.cpp' ! -name test_conversions.cpp ! -name test_float_state.cpp -delete
 
 unset KVROOF_ISA KVROOF_EXPECT_ISAS KVROOF_TEST_CASE
+compile() { cmake --build "$build" --target kvroof_tests > "$work/log" 2>&1; }
 say "building the copy for $isa"
-if ! { cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=-g0 -DKVROOF_BUILD_BENCH=OFF &&
-       cmake --build "$build" --target kvroof_tests; } > "$work/log" 2>&1; then
+if ! { cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DKVROOF_BUILD_BENCH=OFF \
+         > "$work/log" 2>&1 && compile; }; then
   tail -30 "$work/log" >&2
   broken "the unchanged copy does not build"
 fi
 
-# Prints the first failing test, or nothing; sets status.
-run_tests() {
+# start_tests NAME FILTER: in the background, on a copy of the program. The cores are shared with the compiler, so
+# waiting threads must not spin.
+start_tests() {
+  testing=$1
+  cp "$build/tests/kvroof_tests" "$work/tests"
+  OMP_WAIT_POLICY=passive timeout "$seconds" "$work/tests" --gtest_filter="$2-*Long*" --gtest_fail_fast --gtest_brief=1 \
+    > "$work/run" 2>&1 &
+  tester=$!
+}
+
+# Waits for them; sets status, and first to the first test that failed.
+end_tests() {
   status=0
-  { timeout "$seconds" "$build/tests/kvroof_tests" --gtest_filter='-*Long*' --gtest_fail_fast --gtest_brief=1 > "$work/run" 2>&1; } 2> /dev/null || status=$?  # the braces: no word of the shell about a signal
+  wait "$tester" 2> /dev/null || status=$?
+  tester=
   first=$(grep -m1 -oE '\[  FAILED  \] [A-Za-z0-9_/]+\.[A-Za-z0-9_/]+' "$work/run" | sed 's/.*\] //' || true)
 }
 
-run_tests
+survived=0
+judge() {
+  [ -n "$tester" ] || return 0
+  end_tests
+  if [ "$status" = 0 ]; then
+    survived=$((survived + 1))
+    say "SURVIVED  $testing: $(line breaks "$testing")"
+  else
+    if [ "$status" = 124 ]; then first="no end after $seconds s"; fi
+    if [ "$status" -gt 128 ]; then first="signal $((status - 128))"; fi
+    say "caught    $testing (${first:-exit code $status})"
+  fi
+}
+
+start_tests unchanged '*'
+end_tests
 if [ "$status" != 0 ]; then
   tail -30 "$work/run" >&2
   broken "the unchanged copy fails its tests (${first:-exit code $status}): nothing can be learnt from mutants"
 fi
 
-survived=0
 for name in "${names[@]}"; do
-  file=$(sed -n 's/^# file: //p' "$here/$name.sed")
+  file=$(line file "$name")
   [ -e "$tree/$file" ] || broken "$name: $file is not there any more"
   cp -p "$tree/$file" "$work/original"
   sed -E -f "$here/$name.sed" "$work/original" > "$tree/$file"
   if cmp -s "$work/original" "$tree/$file"; then broken "$name: changes nothing in $file; bring it up to date"; fi
-  if ! cmake --build "$build" --target kvroof_tests > "$work/log" 2>&1; then
+  if ! compile; then
     grep -m3 -E 'error' "$work/log" >&2 || tail -5 "$work/log" >&2
     broken "$name: does not compile"
   fi
-  run_tests
-  if [ "$status" = 0 ]; then
-    survived=$((survived + 1))
-    say "SURVIVED  $name: $(sed -n 's/^# breaks: //p' "$here/$name.sed")"
-  else
-    [ "$status" = 124 ] && first="no end after $seconds s"
-    [ "$status" -gt 128 ] && first="signal $((status - 128))"
-    say "caught    $name (${first:-exit code $status})"
-  fi
   cp -p "$work/original" "$tree/$file"
   touch "$tree/$file"
+  judge
+  filter=$(line tests "$name")
+  start_tests "$name" "${filter:-*}"
 done
+judge
 say "$((${#names[@]} - survived)) of ${#names[@]} caught"
 [ "$survived" = 0 ] || exit 1

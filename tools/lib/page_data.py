@@ -7,7 +7,7 @@ from typing import Any
 
 from headline import headlines
 from rows import ResultFile, Row
-from sweep_table import heading
+from sweep_table import above_compute_roof, heading
 
 _TEXT = ("kernel", "storage", "cache", "threads", "impl", "tuple", "status", "reason", "isa", "implementation")
 _FACTS = (
@@ -71,7 +71,7 @@ def _numbers(row: Row) -> dict[str, Any]:
         "half": short(narrower["median"]) if narrower else None,
         "half_low": short(narrower["low"]) if narrower else None,
         "half_high": short(narrower["high"]) if narrower else None,
-        "above": 1 if row.get("above_roof") else 0,
+        "above": 1 if row.get("above_roof") or above_compute_roof(row) else 0,
     }
 
 

@@ -45,20 +45,27 @@ def scalar(result: ResultFile, row: Row) -> Row | None:
     return result.rivals(row).get("scalar")
 
 
+def above_read_roof(row: Row) -> bool:
+    return bool(row.get("above_roof")) and row.get("above_roof_of") != "compute"
+
+
 def above_compute_roof(row: Row) -> bool:
     """More work a second than the compute roof allows, by more than the spread: that roof is wrong."""
-    spread = Ratio.of(row.raw.get("attainable_spread"))
-    return bool(spread and not row.get("above_roof") and spread.median - 1 > max(spread.high - spread.low, 0.02))
+    if row.get("above_roof"):
+        return row.get("above_roof_of") == "compute"
+    spread = None if row.get("unique_bytes") else Ratio.of(row.raw.get("attainable_spread"))
+    return bool(spread and spread.median - 1 > max(spread.high - spread.low, 0.02))
 
 
 def marks(row: Row) -> str:
     """above roof, unstable: what makes a figure doubtful."""
     words = []
-    if row.get("above_roof"):
-        by = row.get("above_roof_by")
-        words.append("above roof" + (f" by {by * 100:.0f} %" if by else ""))
+    by = row.get("above_roof_by")
+    amount = f" by {by * 100:.0f} %" if by else ""
+    if above_read_roof(row):
+        words.append("above roof" + amount)
     if above_compute_roof(row):
-        words.append("above compute roof")
+        words.append("above compute roof" + amount)
     if row.status == "unstable":
         words.append("unstable")
     return ", ".join(words)
@@ -90,6 +97,8 @@ def heading(row: Row) -> tuple[str, ...]:
     shape = row.shape
     dims = f"{shape['Dk']}" if shape["Dk"] == shape["Dv"] else f"{shape['Dk']}/{shape['Dv']}"
     more = [f"{label} {value}" for label, value in (("batch", shape["B"]), ("chunk", shape["n"])) if value != 1]
+    if row.get("prefix"):
+        more.append(f"shared prefix {row.get('prefix')}")
     if row.get("W") not in ("all", None):
         more.append(f"window {row.get('W')}")
     if row.get("layout") not in ("contiguous", None):
@@ -122,7 +131,7 @@ def notes(result: ResultFile) -> Iterator[str]:
     """What a reader must not miss: roofs that were passed, doubtful rows, rivals that were faster, missing rows."""
     own = own_rows(result)
     for what, above in (
-        ("read", [row for row in own if row.get("above_roof")]),
+        ("read", [row for row in own if above_read_roof(row)]),
         ("compute", [row for row in own if above_compute_roof(row)]),
     ):
         if above:
