@@ -1,5 +1,7 @@
 // Refusals of decode attention, all before anything is written, and the counts a caller needs beside it.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "kernels/attention_split.hpp"
@@ -11,6 +13,8 @@ namespace {
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 48;  // segment indices keep to 40 levels of the merge tree
+
+constexpr std::int64_t kMaxQueries = std::int64_t{1} << 40;   // n x heads of a group
 
 std::string number(std::int64_t n) { return std::to_string(n); }
 
@@ -29,14 +33,20 @@ void check_shape(const AttentionShape& s) {
 }
 
 void check_options(const AttentionOptions& o) {
-  if (!(o.scale == o.scale))
-    throw Error(ErrorCode::bad_option, "scale is not set: pass it explicitly, for example 1/sqrt(key_dim)");
+  if (!(std::fabs(o.scale) <= std::numeric_limits<float>::max()))
+    throw Error(ErrorCode::bad_option, "scale is not set or not finite: pass it explicitly, for example 1/sqrt(key_dim)");
   if (o.window < 1)
     throw Error(ErrorCode::bad_option, "window is " + number(o.window) +
                                            ": must be at least 1 (it counts the query itself), or kUnlimitedWindow");
   if (o.kept_tokens < 0)
     throw Error(ErrorCode::bad_option, "kept_tokens is " + number(o.kept_tokens) + ": must be 0 or more");
   if (!(o.softcap > 0.0f)) throw Error(ErrorCode::bad_option, "softcap must be positive; infinity means none");
+}
+
+void check_count(std::int64_t n, const AttentionShape& shape, const std::string& where) {
+  const std::int64_t limit = kMaxQueries / (shape.query_heads / shape.kv_heads);
+  if (n < 0 || n > limit)
+    throw Error(ErrorCode::bad_shape, where + ": n is " + number(n) + ": must be 0 to " + number(limit));
 }
 
 void check_runs(const KvView& kv, std::int64_t begin, std::int64_t end, const std::string& where) {
@@ -115,7 +125,9 @@ void attention_check(const AttentionArgs& args) {
   for (std::size_t i = 0; i < args.sequences.size(); ++i) {
     const AttentionSequence& seq = args.sequences[i];
     const std::string where = "sequence " + std::to_string(i);
-    if (seq.n < 0) throw Error(ErrorCode::bad_shape, where + ": n is " + number(seq.n) + ": must be 0 or more");
+    check_count(seq.n, args.shape, where);
+    if (seq.kv.k_storage > Storage::int8 || seq.kv.v_storage > Storage::int8)
+      throw Error(ErrorCode::bad_view, where + ": storage is none of f32, f16, bf16, int8");
     if (seq.kv.k_storage != first.k_storage || seq.kv.v_storage != first.v_storage ||
         seq.kv.latent_dim != first.latent_dim)
       throw Error(ErrorCode::bad_view, where + ": all sequences of a call have the same storage types");
@@ -128,6 +140,7 @@ void attention_check(const AttentionArgs& args) {
 std::size_t attention_workspace_bytes(const AttentionArgs& args, int parts) {
   if (parts < 1) throw Error(ErrorCode::bad_shape, "parts is " + std::to_string(parts) + ": must be at least 1");
   check_shape(args.shape);
+  for (const AttentionSequence& seq : args.sequences) check_count(seq.n, args.shape, "a sequence");
   if (args.sequences.empty()) return 0;
   return make_attention_split(args, parts).part_bytes * static_cast<std::size_t>(parts);
 }

@@ -65,7 +65,7 @@ std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
     segments += (seq.kv.end_position + kSegmentRows - 1) / kSegmentRows;
   }
   std::int64_t run = std::clamp<std::int64_t>(kRunBytes / dense, 1, args.shape.kv_heads);
-  while (run > 1 && segments * ((args.shape.kv_heads + run - 1) / run) < 2 * parts) run = (run + 1) / 2;
+  while (run > 1 && segments * ((args.shape.kv_heads + run - 1) / run) < std::int64_t{2} * parts) run = (run + 1) / 2;
   return run;
 }
 
@@ -106,7 +106,7 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
     items += (visible + kSegmentRows - 1) / kSegmentRows * shape.kv_heads;
   }
   if (max_n == 0) return split;
-  split.head_run = choose_head_run(args, parts);
+  split.head_run = sliced ? 1 : choose_head_run(args, parts);
   split.query_tile =
       max_n == 1 ? split.group_heads
                  : std::min(max_n * split.group_heads,

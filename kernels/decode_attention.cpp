@@ -94,6 +94,13 @@ void attention_partials(const AttentionArgs& args, std::span<std::byte> workspac
 
 void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* const> blocks, Isa isa) {
   AttentionArgs whole = args;
+  whole.segment_begin = whole.segment_end = kUnlimitedWindow - 1;  // past every row: everything but the runs is checked
+  attention_check(whole);
+  if (blocks.empty()) throw Error(ErrorCode::bad_view, "no blocks of partials: one is needed from every process");
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b] == nullptr || reinterpret_cast<std::uintptr_t>(blocks[b]) % 64 != 0)
+      throw Error(ErrorCode::bad_view, "block " + std::to_string(b) + " of partials is null or not aligned to 64");
+  }
   whole.segment_begin = 0;
   whole.segment_end = kUnlimitedWindow - 1;  // still a slice: the groups of attention_partials
   const AttentionSplit split = make_attention_split(whole, 1);
