@@ -115,8 +115,10 @@ std::vector<Json> run_fork(Sweep& sweep, const OpCases& c, double seconds) {
   const std::vector<DecodeCase> cases = {c.contiguous, c.paged};
   const std::int64_t need = 2 * ContiguousCache::bytes_needed(shape, RowOrder::head_major, T) +
                             PagedCache::bytes_needed(shape, paged_options);
-  if (need > sweep.arena.room_bytes())
-    return not_run(cases, "needs " + std::to_string((need >> 20) + 1) + " MiB, more than is free");
+  if (const std::int64_t room = sweep.arena.room_bytes(); need > room) {
+    const char* const of = sweep.options.memory_limit ? " MiB within the memory limit" : " MiB free";
+    return not_run(cases, "needs " + std::to_string((need >> 20) + 1) + " MiB, " + std::to_string(room >> 20) + of);
+  }
   ContiguousCache contiguous(shape, RowOrder::head_major, T);
   PagedCache paged(shape, paged_options);
   const SequenceId sequence = paged.create();

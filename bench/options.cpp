@@ -23,7 +23,7 @@ const char kHelp[] =
     "never\n"
     "measured without its roof and rivals); --benchmark_min_time is the time for one entry's repetitions in seconds.\n"
     "  --benchmark_list_tests  --benchmark_filter=REGEX  --benchmark_min_time=SECONDS  --benchmark_repetitions=N\n"
-    "  --benchmark_format=console|json|csv  --benchmark_out=FILE  --benchmark_out_format=json|console|csv\n"
+    "  --benchmark_format=console|json|csv  --benchmark_out=FILE  --benchmark_out_format=json|console\n"
     "Environment: KVROOF_ISA names the instruction set; OMP_PROC_BIND and OMP_PLACES are set to close and cores unless "
     "one of\n"
     "them is set; KVROOF_PROGRESS_FD names an open descriptor that gets one JSON line per finished entry.\n";

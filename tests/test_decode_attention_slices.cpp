@@ -27,7 +27,7 @@ std::vector<RowRun> runs_of_slice(const KvView& kv, std::int64_t begin, std::int
   for (std::int64_t i = 0; i < kv.run_count; ++i) {
     RowRun run = kv.runs[i];
     const std::int64_t first = std::max(run.first_position, begin * kSegmentRows);
-    const std::int64_t last = std::min(run.first_position + run.rows, end * kSegmentRows);
+    const std::int64_t last = std::min(run.first_position + run.rows, std::min(end, kEnd) * kSegmentRows);
     if (first >= last) continue;
     const std::int64_t skip = first - run.first_position;
     run.k += skip * kv.k_row_stride;

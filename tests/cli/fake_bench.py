@@ -46,6 +46,7 @@ def main() -> int:
         if how["fail"][0] != 1:
             return how["fail"][0]
     start = dict(value["context"], complete=False, date_end=None, mhz_after=None, preset=flags["preset"])
+    start["command_line"] = value["context"]["command_line"] = sys.argv[1:]
     done: set[str] = set()
     if "resume" in flags:
         with open(flags["journal"], encoding="utf-8") as file:

@@ -217,7 +217,7 @@ class Memory(CommandTest):
         self.refuses("memory", "--model", "llama3-8b", "--storage", "fp8", says="invalid choice")
         self.refuses("memory", "--model", "llama3-8b", "--fit", "16Gib8", says="not a size")
         self.refuses("memory", "--model", "llama3-8b", "--fit", "0", says="out of range")
-        self.refuses("memory", "--model", "llama3-8b", "--colour", says="unknown argument '--colour'")
+        self.refuses("memory", "--model", "llama3-8b", "--colour", says="'--colour': unknown argument")
         self.refuses("remember", says="invalid choice: 'remember'")
 
 

@@ -21,6 +21,7 @@ import readme
 import report_command
 import rows
 from errors import UserError
+from headline import flagship, headlines
 from page_data import page_data
 from picture import roof_picture
 
@@ -104,6 +105,45 @@ class Page(CommandTest):
         self.refuses("report", path, "--out", path / "x.html", says="cannot be written")
         self.refuses("report", path, "--out", "/dev/full", says="not a regular file")
         self.assertEqual(self.leftovers(), [])
+
+
+class Headlines(unittest.TestCase):
+    @staticmethod
+    def own(value: dict[str, Any], T: int, storage: str) -> dict[str, Any]:
+        return next(
+            r
+            for r in value["benchmarks"]
+            if r["impl"] == "kvroof" and f"shape:MHA/layout:contiguous/order:head/storage:{storage}/" in r["name"]
+            and f"/T:{T}/W:all/cache:cold" in r["name"] and "/threads:all/" in r["name"]
+        )
+
+    def test_doubtful_rows_and_other_shapes_stand_back(self) -> None:
+        value = quick_result()
+        self.assertEqual(flagship(result_of(value), "all")["f16"].get("T"), 32768)
+        self.own(value, 32768, "f16").update(status="unstable", reason="clock")
+        self.assertEqual(flagship(result_of(value), "all")["f16"].get("T"), 4096)
+        self.own(value, 4096, "f16").update(above_roof=True)
+        self.assertEqual(flagship(result_of(value), "all")["f16"].get("T"), 512)
+        self.own(value, 512, "f16").update(above_roof=True)
+        self.assertEqual(flagship(result_of(value), "all")["f16"].get("T"), 32768)  # nothing better is there
+        tiles = {tile["label"]: tile for tile in headlines(result_of(value))}
+        self.assertIn("MHA bf16", tiles["attention reaches"]["note"])
+        wider = copy.deepcopy(self.own(value, 32768, "bf16"))
+        wider.update(name="wider", T=65536, shape=wider["shape"] | {"name": "MHA128", "Hq": 128, "Hkv": 128})
+        value["benchmarks"].append(wider)
+        self.assertEqual(flagship(result_of(value), "all")["bf16"].shape["name"], "MHA")
+        value["benchmarks"] = [wider]
+        self.assertEqual(flagship(result_of(value), "all")["bf16"].shape["name"], "MHA128")
+
+    def test_read_roof_is_the_memory_line_of_the_roofline(self) -> None:
+        value = quick_result()
+        cold = [
+            r for r in value["benchmarks"]
+            if r["kernel"] == "roof_read" and r["cache"] == "cold" and r["threads"] == "all"
+        ]
+        max(cold, key=lambda r: r["bytes"])["gb_per_s"] = 77.77
+        tiles = {tile["label"]: tile for tile in headlines(result_of(value))}
+        self.assertEqual(tiles["read roof"]["value"], "77.8 GB/s")
 
 
 class WithoutPlotly(CommandTest):

@@ -17,7 +17,9 @@ import synthetic
 from support import CLI, HERE, CommandTest, Done
 
 import journal
+import rows
 from errors import UserError
+from sweep_table import heading, layout_ratios, table
 
 BENCH = str(HERE / "fake_bench.py")
 
@@ -240,7 +242,7 @@ class Sweep(CommandTest):
             "sweep", "--out", self.out, "--preset", "slow", says="invalid choice", environment=self.environment()
         )
         self.refuses(
-            "sweep", "--out", self.out, "--fast", says="unknown argument '--fast'", environment=self.environment()
+            "sweep", "--out", self.out, "--fast", says="kvroof sweep: '--fast': unknown argument; see", environment=self.environment()
         )
         self.refuses(
             "sweep",
@@ -253,11 +255,82 @@ class Sweep(CommandTest):
         )
         self.refuses("sweep", "--out", self.out, says="no such program", environment={"KVROOF_BENCH": "/nowhere"})
 
+    def test_a_part_does_not_replace_a_whole_sweep(self) -> None:
+        self.assertEqual(self.sweep().code, 0)
+        whole = self.out.read_text()
+        part = ("sweep", "--out", self.out, "--no-page")
+        for words in (("--filter", "shape:MHA"), ("--benchmark_filter=MHA",), ("--preset", "ci"), ("--filter", "MHA", "--resume")):
+            with self.subTest(words):
+                self.refuses(*part, *words, says="holds a whole sweep", environment=self.environment())
+                self.assertEqual(self.out.read_text(), whole)
+                self.assertFalse(self.journal.exists())
+        self.assertEqual(self.sweep().code, 0)  # a whole one may
+        done = self.sweep("--filter", "shape:MHA", "--fresh")
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual({row["shape"]["name"] for row in self.rows()}, {"MHA"})
+        self.assertEqual(self.sweep("--filter", "shape:GQA").code, 0)  # a part replaces a part
+        self.assertEqual({row["shape"]["name"] for row in self.rows()}, {"GQA"})
+
     def test_page_without_plotly_is_one_line(self) -> None:
         done = self.run_command("sweep", "--out", self.out, environment=self.environment(rows=40))
         self.assertEqual(done.code, 0, done.err)
         page = self.out.with_suffix(".html")
         self.assertTrue(page.exists() or "no page: page: plotly is not installed" in done.out)
+
+
+def variant(row: dict[str, Any], name: str, **fields: Any) -> dict[str, Any]:
+    return row | {"name": name, "time_ratios": []} | fields
+
+
+class Layouts(unittest.TestCase):
+    def setUp(self) -> None:
+        value = synthetic.result()
+        plain = next(row for row in value["benchmarks"] if row["impl"] == "kvroof")
+        self.plain, self.context = plain, value["context"]
+
+    def result(self, *more: dict[str, Any]) -> rows.ResultFile:
+        return rows.from_value(Path("m.json"), {"context": self.context, "benchmarks": [self.plain, *more]})
+
+    def test_no_two_lines_read_the_same(self) -> None:
+        shape = self.plain["shape"]
+        members = [variant(self.plain, "ring", kernel="ring", layout="ring")]
+        for page in (1, 16):
+            for pages in ("ordered", "shuffled"):
+                more = {"kernel": "paged", "layout": "paged", "page_size": page, "pages": pages}
+                members.append(variant(self.plain, f"paged {page} {pages}", **more))
+        for lengths in ("equal", "skewed"):
+            for batch in (1, 8):
+                more = {"kernel": "batch", "lengths": lengths, "shape": shape | {"B": batch}}
+                members.append(variant(self.plain, f"batch {batch} {lengths}", **more))
+        more = {"kernel": "batch", "layout": "paged", "page_size": 64, "pages": "ordered", "lengths": "equal"}
+        members += [variant(self.plain, f"prefix {p}", **more, prefix=p) for p in (None, 192)]
+        members += [variant(self.plain, f"n {n}", kernel="chunk", shape=shape | {"n": n}) for n in (4, 32)]
+        result = self.result(*members)
+        headings = [", ".join(heading(row)) for row in result.rows]
+        self.assertEqual(len(set(headings)), len(headings), headings)
+        text = table(result)
+        for words in ("paged P=16 shuffled", "batch 8, skewed lengths", "shared prefix 192", "chunk 32"):
+            self.assertIn(words, text)
+
+    def test_ratios_are_told_with_what_bytes_predict(self) -> None:
+        def to_plain(what: str, median: float) -> list[dict[str, Any]]:
+            ratio = {"median": median, "low": median, "high": median, "n": 9}
+            return [{"to": self.plain["name"], "what": what} | ratio]
+
+        lines = list(
+            layout_ratios(
+                self.result(
+                    variant(self.plain, "r", layout="ring", time_ratios=to_plain("ring/contiguous", 1.03)),
+                    variant(self.plain, "p", time_ratios=to_plain("paged P=16 shuffled/contiguous", 1.21)),
+                    variant(self.plain, "s", bytes=self.plain["bytes"] * 2, time_ratios=to_plain("skewed/equal", 2.5)),
+                    variant(self.plain, "h", storage="f16", time_ratios=to_plain("f16/f32", 0.5)),
+                )
+            )
+        )
+        self.assertEqual(len(lines), 3)
+        self.assertEqual(lines[0], "time ring / contiguous (bytes alone: 1.00): MHA f32 T 512 1.03 (1 thread)")
+        self.assertEqual(lines[2], "time skewed / equal (bytes alone: 2.00): MHA f32 T 512 2.50 (1 thread)")
+        self.assertIn("time paged P=16 shuffled / contiguous", lines[1])
 
 
 class Journal(CommandTest):

@@ -117,9 +117,17 @@ class Files(CommandTest):
         )
         self.refuses_file(
             changed(self.good, real_time=row["real_time"] / 2, gb_per_s=row["gb_per_s"] * 2, gflops=row["gflops"] * 2),
-            "outside its own samples",
+            "not the median of its own samples",
         )
-        self.refuses_file(changed(self.good, read_fraction=1.5), "read_fraction 1.5 lies outside its own samples")
+        self.refuses_file(changed(self.good, read_fraction=1.5), "read_fraction 1.5 is not the median of its own")
+        own = first_own(self.good)
+        edited = own["read_fraction"] * 1.01  # well inside the samples, as a hand would do it
+        self.refuses_file(changed(self.good, read_fraction=edited), "is not the median of its own samples")
+        spread = own["spread"] | {"median": (own["spread"]["median"] + own["spread"]["high"]) / 2}
+        self.refuses_file(changed(self.good, spread=spread), "spread.median")
+        self.refuses_file(changed(self.good, attainable_fraction=own["attainable_fraction"] * 0.99), "attainable_fraction")
+        rounded = float(f"{own['read_fraction']:.5g}")
+        self.succeeds("validate", self.write("rounded.json", changed(self.good, read_fraction=rounded)))
         self.refuses_file(changed(self.good, T=1024), "the name says T:512, the field 1024")
         self.refuses_file(changed(self.good, storage="bf16"), "the name says storage:f32, the field bf16")
         self.refuses_file(changed(self.good, kernel="ring"), "the name says decode, the field kernel ring")

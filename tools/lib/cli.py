@@ -57,8 +57,8 @@ def main(arguments: list[str]) -> int:
     try:
         if unknown:
             raise UserError(
-                f"tools/kvroof {args.command}",
-                f"unknown argument {unknown[0]!r}",
+                repr(unknown[0]),
+                "unknown argument",
                 f"see tools/kvroof {args.command} --help",
             )
         args.passed_through = rest

@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from rows import ResultFile, Row
-from sweep_table import best_onednn, own_rows, scalar
+from sweep_table import best_onednn, own_rows, scalar, significant
 
 
 def plain_decode(result: ResultFile, cache: str = "cold") -> list[Row]:
@@ -24,15 +24,33 @@ def plain_decode(result: ResultFile, cache: str = "cold") -> list[Row]:
 
 
 def flagship(result: ResultFile, threads: str) -> dict[str, Row]:
-    """By storage: MHA (or the widest cache there is), cold, the longest context."""
+    """By storage: MHA 32/32x128 (or else the widest cache there is), cold, the longest context that is in no doubt."""
     found = [row for row in plain_decode(result) if row.get("threads") == threads]
     wide = max((row.shape["Hkv"] for row in found), default=0)
+    found = [row for row in found if _is_mha(row)] or [row for row in found if row.shape["Hkv"] == wide]
     best: dict[str, Row] = {}
-    for row in found:
-        kept = best.get(row.raw["storage"])
-        if row.shape["Hkv"] == wide and (kept is None or row.get("T") > kept.get("T")):
-            best[row.raw["storage"]] = row
+    for row in sorted(found, key=lambda row: (not _doubt(row), row.get("T"))):
+        best[row.raw["storage"]] = row  # the last one stays
     return best
+
+
+def _is_mha(row: Row) -> bool:
+    shape = row.shape
+    return shape["name"] == "MHA" and [shape[axis] for axis in ("Hq", "Hkv", "Dk", "Dv")] == [32, 32, 128, 128]
+
+
+def memory_roof(result: ResultFile, threads: str) -> Row | None:
+    """The read roof that the page's roofline draws as its memory line: the largest cold read."""
+    found = [
+        row
+        for row in result.rows
+        if row.kernel == "roof_read"
+        and row.measured
+        and row.get("gb_per_s")
+        and row.get("cache") == "cold"
+        and row.get("threads") == threads
+    ]
+    return max(found, key=lambda row: row.get("bytes"), default=None)
 
 
 def _role(threads: str) -> str:
@@ -48,23 +66,28 @@ def headlines(result: ResultFile) -> list[dict[str, Any]]:
     tiles: list[dict[str, Any]] = []
     threads = "all" if any(row.get("threads") == "all" for row in plain_decode(result)) else "1"
     top = flagship(result, threads)
-    for storage in ("f16", "bf16", "f32"):
-        row = top.get(storage)
-        if row is None or row.get("read_roof_gb_per_s") is None or row.get("read_fraction") is None:
-            continue
-        where = f"{row.shape['name']} {storage}, T = {row.get('T')}, cold{_doubt(row)}"
+    roof = memory_roof(result, threads)
+    if roof is not None:
         tiles.append(
             {
                 "label": "read roof",
-                "value": f"{row.get('read_roof_gb_per_s'):.1f} GB/s",
-                "note": f"memory, {_role(threads)}",
+                "value": f"{significant(roof.get('gb_per_s'))} GB/s",
+                "note": f"memory, {_role(threads)}{_doubt(roof)}",
             }
         )
+    # Sorting keeps the order among those that are equally (un)doubtful.
+    order = sorted((s for s in ("f16", "bf16", "f32") if s in top), key=lambda s: bool(_doubt(top[s])))
+    row = next((top[s] for s in order if top[s].get("read_fraction") is not None), None)
+    if row is not None:
+        where = f"{row.shape['name']} {row.raw['storage']}, T = {row.get('T')}, cold{_doubt(row)}"
         tiles.append(
-            {"label": "attention reaches", "value": f"{row.get('read_fraction'):.2f}", "note": f"of that roof; {where}"}
+            {
+                "label": "attention reaches",
+                "value": f"{row.get('read_fraction'):.2f}",
+                "note": f"of the read roof measured in turn with it; {where}",
+            }
         )
-        break
-    narrow = next((top[s] for s in ("f16", "bf16") if s in top and top[s].ratio(f"{s}/f32")), None)
+    narrow = next((top[s] for s in order if s != "f32" and top[s].ratio(f"{s}/f32")), None)
     if narrow is not None:
         ratio = narrow.ratio(f"{narrow.raw['storage']}/f32")
         assert ratio is not None

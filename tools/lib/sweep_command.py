@@ -25,7 +25,7 @@ import json_file
 import rows
 from errors import CHECK_FAILED, INTERRUPTED, OK, UserError, os_reason
 from progress import Progress
-from sweep_table import halving, notes, table
+from sweep_table import halving, layout_ratios, notes, table
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     going_on = parser.add_mutually_exclusive_group()
     going_on.add_argument("--resume", action="store_true", help="go on with an interrupted sweep")
-    going_on.add_argument("--fresh", action="store_true", help="discard an interrupted sweep")
+    going_on.add_argument("--fresh", action="store_true", help="discard an interrupted sweep, replace the file at --out")
     going_on.add_argument("--finish", action="store_true", help="measure nothing: keep what an interrupted sweep has")
     parser.add_argument("--no-page", action="store_true", help="no HTML page")
     parser.set_defaults(run=run, accepts="--benchmark_")
@@ -73,16 +73,39 @@ def machine_name() -> str:
     return "-".join(words)[:60] + f"-{len(os.sched_getaffinity(0))}t"
 
 
+def _filters(args: argparse.Namespace) -> list[str]:
+    given = [f"--benchmark_filter={args.filter}"] if args.filter else []
+    return given + [word for word in args.passed_through if word.startswith("--benchmark_filter")]
+
+
+def _is_part(preset: str, words: list[str]) -> bool:
+    return preset == "ci" or any(word.startswith("--benchmark_filter") for word in words)
+
+
+def _refuse_to_lose_a_whole_sweep(path: Path) -> None:
+    """A part is to be measured to `path`: what is there may be as much of a part, never a whole sweep."""
+    if not path.is_file():
+        return
+    try:
+        context = json_file.read(path, "")["context"]
+        whole = context["complete"] and not _is_part(context["preset"], context["command_line"])
+    except (UserError, KeyError, TypeError):
+        return  # no result file of ours
+    if whole:
+        raise UserError(
+            str(path), "holds a whole sweep, and this would put a part in its place", "give another --out, or --fresh"
+        )
+
+
 def output_path(args: argparse.Namespace, preset: str) -> Path:
     if args.out:
         if args.out.suffix != ".json":
             raise UserError(f"--out {args.out}", "a result file ends in .json", f"--out {args.out}.json")
         return args.out
-    filtered = args.filter or any(word.startswith("--benchmark_filter") for word in args.passed_through)
     # A part of a sweep must not take the place of a whole one.
     return (
         rows.ROOT / "build" / "partial.json"
-        if filtered or preset == "ci"
+        if _is_part(preset, _filters(args))
         else rows.ROOT / "results" / f"{machine_name()}.json"
     )
 
@@ -250,6 +273,9 @@ def run(args: argparse.Namespace) -> int:
     command_of = lambda program, resume: _command(args, program, preset, journal_path, resume)  # noqa: E731
     command_of(Path("kvroof_bench"), False)  # wrong flags are told before anything is built
     json_file.check_writable(path)
+    going_on = (args.resume or args.finish) and journal_path.exists()
+    if _is_part(preset, _filters(args)) and not (args.fresh or going_on):
+        _refuse_to_lose_a_whole_sweep(path)
     with _journal(journal_path, args) as kept:
         code = OK
         if not args.finish:
@@ -287,7 +313,7 @@ def report(result: rows.ResultFile, page: bool) -> None:
         "\nread: fraction of the paired read roof. attain: of the lower of the read and the compute roof."
         "\noneDNN, scalar: their time over ours on the same tokens (above 1: slower than kvroof). Medians of pairs."
     )
-    for line in [*halving(result), *notes(result)]:
+    for line in [*halving(result), *layout_ratios(result), *notes(result)]:
         print(f"- {line}")
     print(f"\nresult  {result.path}")
     if page:

@@ -93,16 +93,24 @@ def own_rows(result: ResultFile) -> list[Row]:
     return [row for row in result.kernel_rows() if row.impl == "kvroof"]
 
 
+def _layout(row: Row) -> str:
+    """ "ring", or with the pages' size and order: "paged P=16 shuffled"."""
+    page = row.get("page_size")
+    return " ".join([str(row.get("layout")), *([f"P={page}", str(row.get("pages", ""))] if page else [])]).rstrip()
+
+
 def heading(row: Row) -> tuple[str, ...]:
     shape = row.shape
     dims = f"{shape['Dk']}" if shape["Dk"] == shape["Dv"] else f"{shape['Dk']}/{shape['Dv']}"
     more = [f"{label} {value}" for label, value in (("batch", shape["B"]), ("chunk", shape["n"])) if value != 1]
+    if row.get("lengths"):
+        more.append(f"{row.get('lengths')} lengths")
     if row.get("prefix"):
         more.append(f"shared prefix {row.get('prefix')}")
     if row.get("W") not in ("all", None):
         more.append(f"window {row.get('W')}")
     if row.get("layout") not in ("contiguous", None):
-        more.append(str(row.get("layout")))
+        more.append(_layout(row))
     return (row.kernel, f"{shape['name']} {shape['Hq']}/{shape['Hkv']}x{dims}", *more, str(row.get("cache")))
 
 
@@ -170,3 +178,30 @@ def halving(result: ResultFile) -> Iterator[str]:
             if row.get("T") == longest
         ]
         yield f"time {storage} / f32 at T = {longest}, cold: {', '.join(words)}"
+
+
+def _bytes_alone(result: ResultFile, row: Row, partner: str) -> str | None:
+    """What the time ratio to `partner` would be if memory alone decided: the ratio of what it must deliver."""
+    other = next((r for r in result.rows if r.name == partner), None)
+    if other is None:
+        return None
+    mine, its = (r.get("unique_bytes") or r.get("bytes") for r in (row, other))
+    return significant(mine / its) if mine and its else None
+
+
+def layout_ratios(result: ResultFile) -> Iterator[str]:
+    """Time of a layout, chunk or batch over that of the plain one of its tuple: ring / contiguous, skewed / equal."""
+    lines: dict[tuple[str, str | None], list[str]] = {}
+    for row in own_rows(result):
+        for ratio in row.get("time_ratios", []) if row.measured else []:
+            what = ratio["what"].replace("/", " / ")
+            if what.endswith(" / f32"):
+                continue  # halving() says these
+            operation = [row.kernel] if row.kernel in ("append", "fork") else []
+            batch = [f"batch {row.shape['B']}"] if row.shape["B"] != 1 else []
+            where = " ".join([*operation, row.shape["name"], row.get("storage"), *batch, f"T {row.get('T')}"])
+            threads = "1 thread" if row.get("threads") == "1" else "all threads"
+            word = f"{where} {significant(ratio['median'])} ({threads})"
+            lines.setdefault((what, _bytes_alone(result, row, ratio["to"])), []).append(word)
+    for (what, alone), words in lines.items():
+        yield f"time {what}{f' (bytes alone: {alone})' if alone else ''}: {', '.join(words)}"

@@ -81,5 +81,5 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(f"ok       {path}: {len(result.rows)} rows, {result.cpu}")
     if code == USAGE:
-        raise UserError("validate", "not every file is valid (listed above)", rows.REMAKE)
+        raise UserError("files", "not all are valid (listed above)", rows.REMAKE)
     return code
