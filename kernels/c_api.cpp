@@ -2,6 +2,7 @@
 #include "kernels/c_api.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <vector>
@@ -85,6 +86,46 @@ void require_parts(int parts) {
   }
 }
 
+void require_part(int parts, int part) {
+  require_parts(parts);
+  if (part < 0 || part >= parts) {
+    throw Error(ErrorCode::bad_shape,
+                "kvroof: part is " + std::to_string(part) + ", must be from 0 to " + std::to_string(parts - 1));
+  }
+}
+
+void require_rope(std::int64_t heads, std::int64_t d, std::int64_t position, const double* inv_freq) {
+  if (heads < 0 || d < 2 || d % 2 != 0) {
+    throw Error(ErrorCode::bad_shape, "kvroof: rope of " + std::to_string(heads) + " heads of " + std::to_string(d) +
+                                          " values, must be at least 0 heads of an even number of at least 2");
+  }
+  if (position < 0) {
+    throw Error(ErrorCode::bad_position, "kvroof: position is " + std::to_string(position) + ", must be at least 0");
+  }
+  for (std::int64_t i = 0; i < d / 2; ++i) {
+    if (!(std::fabs(static_cast<double>(position) * inv_freq[i]) < 2147483648.0)) {
+      throw Error(ErrorCode::bad_position, "kvroof: position " + std::to_string(position) + " times inv_freq[" +
+                                               std::to_string(i) + "] must be below 2^31");
+    }
+  }
+}
+
+// False where a size is negative or the packed weights, padded to whole lanes, exceed 2^63 - 1 bytes.
+bool weights_fit(std::int64_t outputs, std::int64_t inputs) {
+  std::int64_t padded = 0, floats = 0, bytes = 0;
+  return outputs >= 0 && inputs >= 0 && !__builtin_add_overflow(outputs, kLanes - 1, &padded) &&
+         !__builtin_mul_overflow(padded / kLanes * kLanes, inputs, &floats) &&
+         !__builtin_mul_overflow(floats, std::int64_t{sizeof(float)}, &bytes);
+}
+
+void require_weights(std::int64_t outputs, std::int64_t inputs) {
+  if (!weights_fit(outputs, inputs)) {
+    throw Error(ErrorCode::bad_shape, "kvroof: weights of " + std::to_string(outputs) + " outputs and " +
+                                          std::to_string(inputs) +
+                                          " inputs, must be at least 0 and below 2^63 bytes in all");
+  }
+}
+
 }  // namespace
 
 kvroof_status kvroof::c_api::refuse(kvroof_status status, const char* text) noexcept {
@@ -117,7 +158,7 @@ kvroof_status kvroof_store_row(kvroof_storage to_storage, const float* from, siz
   return guarded([&] {
     const Storage s = storage(to_storage);
     if (s == Storage::int8) need(scale, "scale");
-    store_row(s, &need(from, "from"), d, static_cast<std::byte*>(to), scale, isa_of(isa));
+    store_row(s, &need(from, "from"), d, &need(static_cast<std::byte*>(to), "to"), scale, isa_of(isa));
   });
 }
 
@@ -126,7 +167,7 @@ kvroof_status kvroof_load_row(kvroof_storage from_storage, const void* from, con
   return guarded([&] {
     const Storage s = storage(from_storage);
     if (s == Storage::int8) need(scale, "scale");
-    load_row(s, static_cast<const std::byte*>(from), scale, d, &need(to, "to"), isa_of(isa));
+    load_row(s, &need(static_cast<const std::byte*>(from), "from"), scale, d, &need(to, "to"), isa_of(isa));
   });
 }
 
@@ -154,14 +195,18 @@ kvroof_status kvroof_decode_attention(const kvroof_attention_args* args, void* w
 
 kvroof_status kvroof_attention_run_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
                                         const char* isa) {
-  return guarded(
-      [&] { attention_run_part(args_of(args), parts, part, static_cast<std::byte*>(workspace), isa_of(isa)); });
+  return guarded([&] {
+    require_part(parts, part);
+    attention_run_part(args_of(args), parts, part, static_cast<std::byte*>(workspace), isa_of(isa));
+  });
 }
 
 kvroof_status kvroof_attention_merge_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
                                           const char* isa) {
-  return guarded(
-      [&] { attention_merge_part(args_of(args), parts, part, static_cast<std::byte*>(workspace), isa_of(isa)); });
+  return guarded([&] {
+    require_part(parts, part);
+    attention_merge_part(args_of(args), parts, part, static_cast<std::byte*>(workspace), isa_of(isa));
+  });
 }
 
 kvroof_status kvroof_attention_bytes(const kvroof_attention_args* args, int64_t* bytes) {
@@ -187,6 +232,7 @@ kvroof_status kvroof_rope(float* x, int64_t heads, int64_t head_stride, int64_t 
   return guarded([&] {
     need(x, "x");
     need(inv_freq, "inv_freq");
+    require_rope(heads, d, position, inv_freq);
     rope(x, heads, head_stride, d, position, inv_freq,
          interleaved != 0 ? RopePairing::interleaved : RopePairing::half_split, isa_of(isa));
   });
@@ -201,10 +247,17 @@ kvroof_status kvroof_alibi_slopes(int64_t heads, int geometric, float* slopes) {
   });
 }
 
-size_t kvroof_packed_weight_floats(int64_t outputs, int64_t inputs) { return packed_weight_floats(outputs, inputs); }
+size_t kvroof_packed_weight_floats(int64_t outputs, int64_t inputs) {
+  return weights_fit(outputs, inputs) ? packed_weight_floats(outputs, inputs) : 0;
+}
 
-void kvroof_pack_weights(const float* w, int64_t outputs, int64_t inputs, float* packed) {
-  pack_weights(w, outputs, inputs, packed);
+kvroof_status kvroof_pack_weights(const float* w, int64_t outputs, int64_t inputs, float* packed) {
+  return guarded([&] {
+    need(w, "w");
+    need(packed, "packed");
+    require_weights(outputs, inputs);
+    pack_weights(w, outputs, inputs, packed);
+  });
 }
 
 kvroof_status kvroof_project(const float* packed, const float* x, int64_t outputs, int64_t inputs, float* y,
@@ -213,6 +266,7 @@ kvroof_status kvroof_project(const float* packed, const float* x, int64_t output
     need(packed, "packed");
     need(x, "x");
     need(y, "y");
+    require_weights(outputs, inputs);
     project(packed, x, outputs, inputs, y, isa_of(isa));
   });
 }

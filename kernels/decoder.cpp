@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -12,8 +13,46 @@ constexpr std::int64_t kMostTokensAtOnce = 256;
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
+// What standard containers throw for lack of memory, as the Error of this library.
+template <typename Call>
+auto in_memory(const std::string& what, const Call& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  }
+  throw Error(ErrorCode::out_of_memory, "decoder: no memory for " + what);
+}
+
+// Packed weights (padded to whole lanes) and the scratch of the longest piece stay below 2^63 bytes, so that no later
+// product of these sizes overflows.
+void check_sizes(std::int64_t outputs, std::int64_t inputs, const std::string& name) {
+  std::int64_t padded = 0, most = 0, bytes = 0;
+  if (__builtin_add_overflow(outputs, kLanes - 1, &padded) ||
+      __builtin_mul_overflow(std::max(padded, kMostTokensAtOnce), std::max(inputs, kMostTokensAtOnce), &most) ||
+      __builtin_mul_overflow(most, std::int64_t{sizeof(float)}, &bytes)) {
+    throw Error(ErrorCode::bad_shape, name + ": " + std::to_string(outputs) + " outputs x " + std::to_string(inputs) +
+                                          " inputs, must be below 2^63 bytes");
+  }
+}
+
+std::int64_t columns(std::int64_t heads, std::int64_t dim, const std::string& name) {
+  std::int64_t result = 0;
+  if (__builtin_mul_overflow(heads, dim, &result)) {
+    throw Error(ErrorCode::bad_shape,
+                name + ": " + std::to_string(heads) + " heads x " + std::to_string(dim) + " columns overflow 63 bits");
+  }
+  return result;
+}
+
+bool same_shape(const CacheShape& a, const CacheShape& b) {
+  return a.kv_heads == b.kv_heads && a.key_dim == b.key_dim && a.value_dim == b.value_dim &&
+         a.k_storage == b.k_storage && a.v_storage == b.v_storage && a.latent_dim == b.latent_dim;
+}
+
 std::vector<float> packed(const float* w, std::int64_t outputs, std::int64_t inputs, const std::string& name) {
   if (w == nullptr) throw Error(ErrorCode::bad_view, name + " is null, must point to [outputs][inputs] weights");
+  check_sizes(outputs, inputs, name);
   std::vector<float> result(packed_weight_floats(outputs, inputs));
   pack_weights(w, outputs, inputs, result.data());
   return result;
@@ -77,18 +116,24 @@ void DecoderState::drop_last(std::int64_t n) {
 }
 
 DecoderState DecoderState::fork() const {
-  DecoderState copy;
-  copy.caches_.reserve(caches_.size());
-  for (const Cache& cache : caches_) {
-    copy.caches_.push_back(std::visit([](const auto& each) { return Cache(each.fork()); }, cache));
-  }
-  copy.length_ = length_;
-  copy.projections_ = projections_;
-  return copy;
+  return in_memory("the copy of a state", [&] {
+    DecoderState copy;
+    copy.caches_.reserve(caches_.size());
+    for (const Cache& cache : caches_) {
+      copy.caches_.push_back(std::visit([](const auto& each) { return Cache(each.fork()); }, cache));
+    }
+    copy.length_ = length_;
+    copy.projections_ = projections_;
+    return copy;
+  });
 }
 
 KvView DecoderState::view(std::int64_t layer) const {
-  return std::visit([](const auto& each) { return each.view(); }, caches_.at(size(layer)));
+  if (layer < 0 || layer >= layers()) {
+    throw Error(ErrorCode::bad_shape, "decoder: view of layer " + std::to_string(layer) +
+                                          ", must be at least 0 and below " + std::to_string(layers()));
+  }
+  return std::visit([](const auto& each) { return each.view(); }, caches_[size(layer)]);
 }
 
 CacheBytes DecoderState::bytes() const {
@@ -111,24 +156,54 @@ Decoder::Decoder(std::int64_t model_dim, std::span<const DecoderLayer> layers)
   if (layers.empty()) throw Error(ErrorCode::bad_shape, "decoder: no layers, needs at least one");
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const std::string name = "decoder layer " + std::to_string(l);
-    const DecoderLayer& source = layers[l];
-    check_layer(source, name);
-    const AttentionShape& s = source.shape;
-    Layer& layer = layers_.emplace_back();
-    layer.source = source;
-    layer.cache_shape = {s.kv_heads, s.key_dim, s.value_dim, source.k_storage, source.v_storage, 0};
-    layer.wq = packed(source.wq, s.query_heads * s.key_dim, model_dim, name + ": wq");
-    layer.wk = packed(source.wk, s.kv_heads * s.key_dim, model_dim, name + ": wk");
-    layer.wv = packed(source.wv, s.kv_heads * s.value_dim, model_dim, name + ": wv");
-    layer.wo = packed(source.wo, model_dim, s.query_heads * s.value_dim, name + ": wo");
-    layer.alibi_slopes = copied(source.options.alibi_slopes, s.query_heads);
-    layer.sink_logits = copied(source.options.sink_logits, s.query_heads);
-    layer.source.wq = layer.source.wk = layer.source.wv = layer.source.wo = nullptr;
-    layer.source.options.alibi_slopes = nullptr;
-    layer.source.options.sink_logits = nullptr;
-    make_cache(layer);  // refuses now what start() would refuse
-    if (source.ring_capacity > 0) {
-      chunk_limit_ = std::min(chunk_limit_, source.ring_capacity - source.options.window + 1);
+    in_memory(name, [&] { add_layer(layers[l], name); });
+  }
+}
+
+void Decoder::add_layer(const DecoderLayer& source, const std::string& name) {
+  check_layer(source, name);
+  const AttentionShape& s = source.shape;
+  Layer& layer = layers_.emplace_back();
+  layer.source = source;
+  layer.cache_shape = {s.kv_heads, s.key_dim, s.value_dim, source.k_storage, source.v_storage, 0};
+  const std::int64_t q_columns = columns(s.query_heads, s.key_dim, name);
+  const std::int64_t k_columns = columns(s.kv_heads, s.key_dim, name);
+  const std::int64_t v_columns = columns(s.kv_heads, s.value_dim, name);
+  const std::int64_t head_columns = columns(s.query_heads, s.value_dim, name);
+  layer.wq = packed(source.wq, q_columns, model_dim_, name + ": wq");
+  layer.wk = packed(source.wk, k_columns, model_dim_, name + ": wk");
+  layer.wv = packed(source.wv, v_columns, model_dim_, name + ": wv");
+  layer.wo = packed(source.wo, model_dim_, head_columns, name + ": wo");
+  layer.alibi_slopes = copied(source.options.alibi_slopes, s.query_heads);
+  layer.sink_logits = copied(source.options.sink_logits, s.query_heads);
+  layer.source.wq = layer.source.wk = layer.source.wv = layer.source.wo = nullptr;
+  layer.source.options.alibi_slopes = nullptr;
+  layer.source.options.sink_logits = nullptr;
+  make_cache(layer);  // refuses now what start() would refuse
+  if (source.ring_capacity > 0) {
+    chunk_limit_ = std::min(chunk_limit_, source.ring_capacity - source.options.window + 1);
+  }
+}
+
+void Decoder::check_state(const DecoderState& state) const {
+  if (state.caches_.size() != layers_.size()) {
+    throw Error(ErrorCode::bad_shape, "decoder: the state has " + std::to_string(state.caches_.size()) +
+                                          " layers, the model " + std::to_string(layers_.size()));
+  }
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const DecoderLayer& s = layers_[l].source;
+    bool fits = false;
+    if (const auto* ring = std::get_if<RingCache>(&state.caches_[l])) {
+      const RingOptions& o = ring->options();
+      fits = s.ring_capacity > 0 && same_shape(ring->shape(), layers_[l].cache_shape) && o.order == s.order &&
+             o.capacity == s.ring_capacity && o.window == s.options.window && o.kept_tokens == s.options.kept_tokens;
+    } else if (const auto* rows = std::get_if<ContiguousCache>(&state.caches_[l])) {
+      fits = s.ring_capacity == 0 && same_shape(rows->shape(), layers_[l].cache_shape) && rows->order() == s.order;
+    }
+    if (!fits) {
+      throw Error(ErrorCode::bad_shape, "decoder layer " + std::to_string(l) +
+                                            ": the state's cache has another kind, shape, storage or order: it must "
+                                            "come from this Decoder");
     }
   }
 }
@@ -164,10 +239,7 @@ void Decoder::step(DecoderState& state, const float* x, std::int64_t n, float* y
     throw Error(ErrorCode::bad_shape, "decoder: n is " + std::to_string(n) + ", threads is " + std::to_string(threads) +
                                           "; must be at least 0 and at least 1");
   }
-  if (state.caches_.size() != layers_.size()) {
-    throw Error(ErrorCode::bad_shape, "decoder: the state has " + std::to_string(state.caches_.size()) +
-                                          " layers, the model " + std::to_string(layers_.size()));
-  }
+  check_state(state);
   if (n == 0) return;
   if (x == nullptr || y == nullptr)
     throw Error(ErrorCode::bad_view, "decoder: x or y is null, must point to [n][model]");
@@ -201,6 +273,8 @@ void Decoder::make_room(DecoderState& state, std::int64_t length, std::int64_t m
         cache->reserve(std::max(length, cache->capacity() + cache->capacity() / 2));
       }
     }
+  } catch (const std::length_error&) {
+    throw Error(ErrorCode::out_of_memory, "decoder: the scratch of " + std::to_string(most) + " tokens is too large");
   } catch (const std::bad_alloc&) {
     throw Error(ErrorCode::out_of_memory, "decoder: no memory for the scratch of " + std::to_string(most) + " tokens");
   }

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -64,7 +65,7 @@ class DecoderState {
   DecoderState fork() const;  // an independent copy of all rows
 
   std::int64_t layers() const { return static_cast<std::int64_t>(caches_.size()); }
-  KvView view(std::int64_t layer) const;
+  KvView view(std::int64_t layer) const;                     // Error(bad_shape) unless 0 <= layer < layers()
   CacheBytes bytes() const;                                  // over all layers
   std::int64_t projections() const { return projections_; }  // key/value projections made: one per token and layer
 
@@ -84,14 +85,17 @@ class DecoderState {
 
 class Decoder {
  public:
-  // Throws Error(bad_shape, bad_option or bad_view) for layers that do not fit together.
+  // Throws Error(bad_shape, bad_option or bad_view) for layers that do not fit together, Error(out_of_memory) where
+  // their weights do not fit into memory.
   Decoder(std::int64_t model_dim, std::span<const DecoderLayer> layers);
 
   DecoderState start() const;  // an empty sequence
 
   // n >= 0 new tokens: x [n][model] -> y [n][model], y not overlapping x. Long inputs go through all layers in pieces
   // of at most chunk_limit() tokens. All that can be refused (sizes, memory for the rows) is refused before any row is
-  // written. `state` must come from this Decoder; different states may step on different threads.
+  // written. `state` must come from this Decoder: one whose
+  // caches differ from the layers in kind, shape, storage or order is Error(bad_shape). Different states may step on
+  // different threads.
   void step(DecoderState& state, const float* x, std::int64_t n, float* y, int threads) const;
   void step(DecoderState& state, const float* x, std::int64_t n, float* y, int threads, Isa isa) const;
 
@@ -108,6 +112,8 @@ class Decoder {
     std::vector<float> alibi_slopes, sink_logits;
   };
 
+  void add_layer(const DecoderLayer& source, const std::string& name);
+  void check_state(const DecoderState& state) const;
   DecoderState::Cache make_cache(const Layer& layer) const;
   void make_room(DecoderState& state, std::int64_t length, std::int64_t most) const;
   void chunk(DecoderState& state, const float* x, std::int64_t n, float* y, int threads, Isa isa) const;

@@ -87,7 +87,8 @@ typedef struct kvroof_bytes {
   int64_t used, reserved;
 } kvroof_bytes;
 
-/* One row of d values to a storage and back; `scale` receives or gives the row's int8 scale, else unused. */
+/* One row of d values to a storage and back; `scale` receives or gives the row's int8 scale, else unused. A null `from`
+ * or `to` is KVROOF_BAD_VIEW, whatever d. */
 kvroof_status kvroof_store_row(kvroof_storage storage, const float* from, size_t d, void* to, float* scale,
                                const char* isa);
 kvroof_status kvroof_load_row(kvroof_storage storage, const void* from, const float* scale, size_t d, float* to,
@@ -216,7 +217,8 @@ kvroof_status kvroof_attention_workspace_bytes(const kvroof_attention_args* args
 kvroof_status kvroof_decode_attention(const kvroof_attention_args* args, void* workspace, size_t workspace_bytes,
                                       int threads, const char* isa);
 /* On the caller's own threads: every part 0 ... parts-1 in any order, then, after all of them, every merge part.
- * Arguments must have passed kvroof_attention_workspace_bytes, and are not checked again. */
+ * Arguments must have passed kvroof_attention_workspace_bytes, and are not checked again, except that a part outside
+ * [0, parts) is KVROOF_BAD_SHAPE. */
 kvroof_status kvroof_attention_run_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
                                         const char* isa);
 kvroof_status kvroof_attention_merge_part(const kvroof_attention_args* args, int parts, int part, void* workspace,
@@ -227,11 +229,15 @@ kvroof_status kvroof_attention_flops(const kvroof_attention_args* args, int64_t*
 /* ---- RoPE, ALiBi, projection (rope.hpp) ----------------------------------------------------------------------------
  */
 kvroof_status kvroof_rope_inv_freq(int64_t d, double base, double factor, double* inv_freq); /* [d/2] */
+/* d odd or below 2, or heads below 0: KVROOF_BAD_SHAPE. A position below 0, or one that times an inv_freq is not below
+ * 2^31: KVROOF_BAD_POSITION. */
 kvroof_status kvroof_rope(float* x, int64_t heads, int64_t head_stride, int64_t d, int64_t position,
                           const double* inv_freq, int interleaved, const char* isa);
 kvroof_status kvroof_alibi_slopes(int64_t heads, int geometric, float* slopes); /* [heads] */
+/* 0 where a size is below 1 or the packed weights would exceed 2^63 - 1 bytes. The calls below refuse a size below 0
+ * and such an excess with KVROOF_BAD_SHAPE, a null pointer with KVROOF_BAD_VIEW. */
 size_t kvroof_packed_weight_floats(int64_t outputs, int64_t inputs);
-void kvroof_pack_weights(const float* w, int64_t outputs, int64_t inputs, float* packed);
+kvroof_status kvroof_pack_weights(const float* w, int64_t outputs, int64_t inputs, float* packed);
 kvroof_status kvroof_project(const float* packed, const float* x, int64_t outputs, int64_t inputs, float* y,
                              const char* isa);
 

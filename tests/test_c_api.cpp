@@ -209,7 +209,7 @@ TEST(CApi, RopeAlibiProjectionAndRows) {
 
   const std::vector<float> w = {1, 2, 3, 4, 5, 6};  // [3][2]
   std::vector<float> packed(kvroof_packed_weight_floats(3, 2));
-  kvroof_pack_weights(w.data(), 3, 2, packed.data());
+  ASSERT_EQ(kvroof_pack_weights(w.data(), 3, 2, packed.data()), KVROOF_OK);
   const float in[] = {10, 1};
   float out[3];
   ASSERT_EQ(kvroof_project(packed.data(), in, 3, 2, out, nullptr), KVROOF_OK);
@@ -222,6 +222,42 @@ TEST(CApi, RopeAlibiProjectionAndRows) {
   EXPECT_EQ(stored[2], 127);
   ASSERT_EQ(kvroof_load_row(KVROOF_INT8, stored, &scale, 3, loaded, nullptr), KVROOF_OK);
   EXPECT_EQ(loaded[2], 127 * scale);
+}
+
+TEST(CApi, RowsWeightsRopeAndPartsRefuseWhatTheyCannotUse) {
+  float row[4] = {1, 2, 3, 4}, other[16] = {}, scale = 1;
+  EXPECT_EQ(kvroof_store_row(KVROOF_F32, row, 4, nullptr, &scale, nullptr), KVROOF_BAD_VIEW);
+  EXPECT_EQ(kvroof_store_row(KVROOF_F32, nullptr, 4, other, &scale, nullptr), KVROOF_BAD_VIEW);
+  EXPECT_EQ(kvroof_load_row(KVROOF_F32, nullptr, &scale, 4, other, nullptr), KVROOF_BAD_VIEW);
+  EXPECT_EQ(kvroof_load_row(KVROOF_F32, row, &scale, 4, nullptr, nullptr), KVROOF_BAD_VIEW);
+
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+  EXPECT_EQ(kvroof_packed_weight_floats(kHuge, kHuge), 0u);
+  EXPECT_EQ(kvroof_packed_weight_floats(INT64_MAX, 1), 0u);
+  EXPECT_EQ(kvroof_packed_weight_floats(-20, 2), 0u);
+  EXPECT_EQ(kvroof_packed_weight_floats(2, -20), 0u);
+  EXPECT_EQ(kvroof_packed_weight_floats(3, 2), 32u);
+  EXPECT_EQ(kvroof_pack_weights(nullptr, 1, 1, other), KVROOF_BAD_VIEW);
+  EXPECT_EQ(kvroof_pack_weights(row, 1, 1, nullptr), KVROOF_BAD_VIEW);
+  EXPECT_EQ(kvroof_pack_weights(row, -1, 1, other), KVROOF_BAD_SHAPE);
+  EXPECT_EQ(kvroof_pack_weights(row, kHuge, kHuge, other), KVROOF_BAD_SHAPE);
+  EXPECT_EQ(kvroof_project(other, row, -1, 1, row, nullptr), KVROOF_BAD_SHAPE);
+  EXPECT_EQ(kvroof_project(other, row, 1, -1, row, nullptr), KVROOF_BAD_SHAPE);
+
+  const double inv_freq[] = {1.0, 0.01};
+  EXPECT_EQ(kvroof_rope(row, 1, 4, 3, 0, inv_freq, 0, nullptr), KVROOF_BAD_SHAPE);
+  EXPECT_EQ(kvroof_rope(row, -1, 4, 4, 0, inv_freq, 0, nullptr), KVROOF_BAD_SHAPE);
+  EXPECT_EQ(kvroof_rope(row, 1, 4, 4, -1, inv_freq, 0, nullptr), KVROOF_BAD_POSITION);
+  EXPECT_EQ(kvroof_rope(row, 1, 4, 4, std::int64_t{1} << 31, inv_freq, 0, nullptr), KVROOF_BAD_POSITION);
+  EXPECT_EQ(row[0], 1.0f);
+  EXPECT_EQ(kvroof_rope(row, 1, 4, 4, (std::int64_t{1} << 31) - 1, inv_freq, 0, nullptr), KVROOF_OK);
+
+  const kvroof_attention_args args = {{kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), nullptr, 0};
+  for (const auto call : {kvroof_attention_run_part, kvroof_attention_merge_part}) {
+    EXPECT_EQ(call(&args, 2, 2, nullptr, nullptr), KVROOF_BAD_SHAPE);
+    EXPECT_EQ(call(&args, 2, -1, nullptr, nullptr), KVROOF_BAD_SHAPE);
+    EXPECT_EQ(call(&args, 0, 0, nullptr, nullptr), KVROOF_BAD_SHAPE);
+  }
 }
 
 TEST(CApi, EveryRefusalIsAStatusWithAText) {

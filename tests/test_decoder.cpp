@@ -14,6 +14,15 @@
 #include "tests/test_cache_attend.hpp"
 #include "tests/test_cache_models.hpp"
 
+// Sanitizers end the program where an allocation is too large, before it can be refused.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KVROOF_TEST_SANITIZED 1
+#elif defined(__has_feature)
+#define KVROOF_TEST_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define KVROOF_TEST_SANITIZED 0
+#endif
+
 namespace kvroof::test_decoder {
 namespace {
 
@@ -389,6 +398,51 @@ TEST(Decoder, RefusesLayersThatDoNotFit) {
   require_error(ErrorCode::bad_view, "x = null", [&] { decoder.step(state, nullptr, 1, y, 1); });
   decoder.step(state, nullptr, 0, nullptr, 1);
   EXPECT_EQ(state.length(), 0);
+}
+
+TEST(Decoder, RefusesSizesThatOverflowOrExceedMemory) {
+  const float w = 1.0f;  // never read: the sizes are refused first
+  DecoderLayer layer;
+  layer.shape = {1, 1, 4, 4};
+  layer.options = scaled(4);
+  layer.wq = layer.wk = layer.wv = layer.wo = &w;
+  require_error(ErrorCode::bad_shape, "model_dim 2^62", [&] { Decoder(std::int64_t{1} << 62, {&layer, 1}); });
+  require_error(ErrorCode::bad_shape, "model_dim 2^63 - 1", [&] { Decoder(INT64_MAX, {&layer, 1}); });
+#if !KVROOF_TEST_SANITIZED
+  require_error(ErrorCode::out_of_memory, "2^50 bytes", [&] { Decoder(std::int64_t{1} << 44, {&layer, 1}); });
+#endif
+}
+
+TEST(Decoder, RefusesForeignStatesAndLayers) {
+  const auto model_of = [](auto change) {
+    Model model(8);
+    DecoderLayer layer;
+    layer.shape = {2, 2, 4, 4};
+    layer.options = scaled(4);
+    layer.options.window = 8;
+    change(layer);
+    model.add(layer);
+    return model;
+  };
+  Model model = model_of([](DecoderLayer&) {});
+  const Decoder decoder = model.decoder();
+  float x[8] = {}, y[8];
+  const auto foreign = [&](const char* name, auto change) {
+    Model other = model_of(change);
+    DecoderState state = other.decoder().start();
+    require_error(ErrorCode::bad_shape, name, [&] { decoder.step(state, x, 1, y, 1); });
+    EXPECT_EQ(state.length(), 0);
+  };
+  foreign("storage", [](DecoderLayer& l) { l.k_storage = Storage::f16; });
+  foreign("kv_heads", [](DecoderLayer& l) { l.shape.kv_heads = 1; });
+  foreign("value_dim", [](DecoderLayer& l) { l.shape.value_dim = 3; });
+  foreign("order", [](DecoderLayer& l) { l.order = RowOrder::token_major; });
+  foreign("ring", [](DecoderLayer& l) { l.ring_capacity = 9; });
+  DecoderState state = decoder.start();
+  decoder.step(state, x, 1, y, 1);
+  require_error(ErrorCode::bad_shape, "layer 1", [&] { state.view(1); });
+  require_error(ErrorCode::bad_shape, "layer -1", [&] { state.view(-1); });
+  EXPECT_EQ(state.view(0).end_position, 1);
 }
 
 }  // namespace

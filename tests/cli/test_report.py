@@ -113,8 +113,10 @@ class Headlines(unittest.TestCase):
         return next(
             r
             for r in value["benchmarks"]
-            if r["impl"] == "kvroof" and f"shape:MHA/layout:contiguous/order:head/storage:{storage}/" in r["name"]
-            and f"/T:{T}/W:all/cache:cold" in r["name"] and "/threads:all/" in r["name"]
+            if r["impl"] == "kvroof"
+            and f"shape:MHA/layout:contiguous/order:head/storage:{storage}/" in r["name"]
+            and f"/T:{T}/W:all/cache:cold" in r["name"]
+            and "/threads:all/" in r["name"]
         )
 
     def test_doubtful_rows_and_other_shapes_stand_back(self) -> None:
@@ -138,7 +140,8 @@ class Headlines(unittest.TestCase):
     def test_read_roof_is_the_memory_line_of_the_roofline(self) -> None:
         value = quick_result()
         cold = [
-            r for r in value["benchmarks"]
+            r
+            for r in value["benchmarks"]
             if r["kernel"] == "roof_read" and r["cache"] == "cold" and r["threads"] == "all"
         ]
         max(cold, key=lambda r: r["bytes"])["gb_per_s"] = 77.77

@@ -242,7 +242,12 @@ class Sweep(CommandTest):
             "sweep", "--out", self.out, "--preset", "slow", says="invalid choice", environment=self.environment()
         )
         self.refuses(
-            "sweep", "--out", self.out, "--fast", says="kvroof sweep: '--fast': unknown argument; see", environment=self.environment()
+            "sweep",
+            "--out",
+            self.out,
+            "--fast",
+            says="kvroof sweep: '--fast': unknown argument; see",
+            environment=self.environment(),
         )
         self.refuses(
             "sweep",
@@ -259,7 +264,12 @@ class Sweep(CommandTest):
         self.assertEqual(self.sweep().code, 0)
         whole = self.out.read_text()
         part = ("sweep", "--out", self.out, "--no-page")
-        for words in (("--filter", "shape:MHA"), ("--benchmark_filter=MHA",), ("--preset", "ci"), ("--filter", "MHA", "--resume")):
+        for words in (
+            ("--filter", "shape:MHA"),
+            ("--benchmark_filter=MHA",),
+            ("--preset", "ci"),
+            ("--filter", "MHA", "--resume"),
+        ):
             with self.subTest(words):
                 self.refuses(*part, *words, says="holds a whole sweep", environment=self.environment())
                 self.assertEqual(self.out.read_text(), whole)

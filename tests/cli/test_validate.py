@@ -125,7 +125,9 @@ class Files(CommandTest):
         self.refuses_file(changed(self.good, read_fraction=edited), "is not the median of its own samples")
         spread = own["spread"] | {"median": (own["spread"]["median"] + own["spread"]["high"]) / 2}
         self.refuses_file(changed(self.good, spread=spread), "spread.median")
-        self.refuses_file(changed(self.good, attainable_fraction=own["attainable_fraction"] * 0.99), "attainable_fraction")
+        self.refuses_file(
+            changed(self.good, attainable_fraction=own["attainable_fraction"] * 0.99), "attainable_fraction"
+        )
         rounded = float(f"{own['read_fraction']:.5g}")
         self.succeeds("validate", self.write("rounded.json", changed(self.good, read_fraction=rounded)))
         self.refuses_file(changed(self.good, T=1024), "the name says T:512, the field 1024")

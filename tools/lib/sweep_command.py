@@ -51,7 +51,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     going_on = parser.add_mutually_exclusive_group()
     going_on.add_argument("--resume", action="store_true", help="go on with an interrupted sweep")
-    going_on.add_argument("--fresh", action="store_true", help="discard an interrupted sweep, replace the file at --out")
+    going_on.add_argument(
+        "--fresh", action="store_true", help="discard an interrupted sweep, replace the file at --out"
+    )
     going_on.add_argument("--finish", action="store_true", help="measure nothing: keep what an interrupted sweep has")
     parser.add_argument("--no-page", action="store_true", help="no HTML page")
     parser.set_defaults(run=run, accepts="--benchmark_")

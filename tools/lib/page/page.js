@@ -126,8 +126,16 @@ function seriesLegend(rows) {
 
 const CONFIG = {
   displayModeBar: false,
-  responsive: true
+  responsive: false  // that hears of the window only; a plot's room also changes with scroll bars and columns
 };
+
+function fit(plot) {
+  if (!plot.data || !plot.clientWidth || document.body.classList.contains("printing")) return;
+  const {width, height} = plot._fullLayout;
+  if (width !== plot.clientWidth || height !== plot.clientHeight) Plotly.Plots.resize(plot);
+}
+
+const room = new ResizeObserver((changes) => changes.forEach(({target}) => fit(target)));
 
 function panels(id, list) {
   const home = el(id);
@@ -139,6 +147,7 @@ function panels(id, list) {
       panel.className = "panel";
       panel.innerHTML = '<h3></h3><div class="plot"></div>';
       home.append(panel);
+      room.observe(panel.lastChild);
     }
     const plot = panel.lastChild;
     panel.firstChild.textContent = title;
@@ -153,6 +162,7 @@ function panels(id, list) {
     if (document.body.classList.contains("printing"))
       Object.assign(chart.layout, {width: plot.clientWidth, height: plot.clientHeight});
     Plotly.react(plot, chart.traces, chart.layout, CONFIG);
+    fit(plot);
     if (fresh) plot.on("plotly_click", (event) => event.points[0].customdata && showRow(event.points[0].customdata));
   });
 }
