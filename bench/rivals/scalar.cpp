@@ -3,6 +3,7 @@
 
 #include "bench/clock.hpp"
 #include "bench/rivals/rival.hpp"
+#include "bench/rivals/scalar_storage.hpp"
 #include "bench/threads.hpp"
 
 namespace kvroof::bench {
@@ -16,16 +17,6 @@ struct State {
   std::vector<float> out;
   std::vector<std::vector<float>> scores;  // one per thread
 };
-
-reference::StorageKind scalar_storage(Storage storage) {
-  switch (storage) {
-    case Storage::f32: return reference::StorageKind::f32;
-    case Storage::f16: return reference::StorageKind::f16;
-    case Storage::bf16: return reference::StorageKind::bf16;
-    case Storage::int8: break;
-  }
-  return reference::StorageKind::int8;
-}
 
 Rival make(const std::string& impl, const std::string& form, Function function, const DecodeSetup& setup) {
   const DecodeCase& c = setup.c;

@@ -1,5 +1,6 @@
 // The scalar reference over latent rows as a rival, in its two builds.
 #include "bench/rivals/rival.hpp"
+#include "bench/rivals/scalar_storage.hpp"
 #include "bench/threads.hpp"
 #include "reference/scalar.hpp"
 
@@ -18,16 +19,6 @@ struct State {
   std::vector<float> out;
   std::vector<std::vector<float>> scratch;  // one per thread
 };
-
-reference::StorageKind scalar_storage(Storage storage) {
-  switch (storage) {
-    case Storage::f32: return reference::StorageKind::f32;
-    case Storage::f16: return reference::StorageKind::f16;
-    case Storage::bf16: return reference::StorageKind::bf16;
-    case Storage::int8: break;
-  }
-  return reference::StorageKind::int8;
-}
 
 struct Loops {
   const char* impl;
