@@ -9,8 +9,21 @@
 
 namespace kvroof {
 
+namespace {
+
+using RunPart = void (*)(const AttentionArgs&, int parts, int part, std::byte* workspace, std::byte* partials);
+
+RunPart run_part(const AttentionArgs& args, Isa isa) {
+  const KernelTable& table = kernel_table(isa);
+  if (args.mode == Mode::reproducible || args.sequences.empty()) return table.attention_run_part;
+  const KvView& kv = args.sequences.front().kv;
+  return native_table(isa, kv.k_storage, kv.v_storage).attention_run_part;
+}
+
+}  // namespace
+
 void attention_run_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, Isa isa) {
-  kernel_table(isa).attention_run_part(args, parts, part, workspace, nullptr);
+  run_part(args, isa)(args, parts, part, workspace, nullptr);
 }
 
 void attention_merge_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, Isa isa) {
@@ -26,9 +39,11 @@ void require(ErrorCode code, const char* name, std::span<const std::byte> memory
 }
 
 void run_all(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::byte* partials,
-             const KernelTable& table) {
+             Isa isa) {
+  const RunPart run = run_part(args, isa);
+  const auto merge = kernel_table(isa).attention_merge_part;
   if (threads == 1) {
-    table.attention_run_part(args, 1, 0, workspace.data(), partials);
+    run(args, 1, 0, workspace.data(), partials);
     return;  // one part finishes every group itself
   }
 #pragma omp parallel num_threads(threads)
@@ -36,10 +51,10 @@ void run_all(const AttentionArgs& args, std::span<std::byte> workspace, int thre
     // the run-time may grant fewer threads than asked for; the parts are shared out all the same
     const int team = omp_get_num_threads();
     for (int part = omp_get_thread_num(); part < threads; part += team)
-      table.attention_run_part(args, threads, part, workspace.data(), partials);
+      run(args, threads, part, workspace.data(), partials);
 #pragma omp barrier
     for (int part = omp_get_thread_num(); part < threads; part += team)
-      table.attention_merge_part(args, threads, part, workspace.data(), partials);
+      merge(args, threads, part, workspace.data(), partials);
   }
 }
 
@@ -50,12 +65,12 @@ void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace,
 }
 
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads, Isa isa) {
-  const KernelTable& table = kernel_table(isa);
   attention_check(args);
+  run_part(args, isa);  // refuses what this machine cannot run before anything else
   const std::size_t bytes = attention_workspace_bytes(args, threads);
   if (bytes == 0) return;
   require(ErrorCode::bad_workspace, "workspace", workspace, bytes);
-  run_all(args, workspace, threads, nullptr, table);
+  run_all(args, workspace, threads, nullptr, isa);
 }
 
 std::size_t attention_partials_bytes(const AttentionArgs& args) {
@@ -73,7 +88,7 @@ std::size_t attention_partials_bytes(const AttentionArgs& args) {
 
 void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads,
                         std::span<std::byte> partials, Isa isa) {
-  const KernelTable& table = kernel_table(isa);
+  run_part(args, isa);  // refuses what this machine cannot run before anything else
   if (args.segment_end == kUnlimitedWindow)
     throw Error(ErrorCode::bad_option, "segment_end is not set: partials are of a stated range of segments");
   attention_check(args);
@@ -89,7 +104,7 @@ void attention_partials(const AttentionArgs& args, std::span<std::byte> workspac
     entry->results = group.heads * group.queries;
     entry->node_count = 0;
   }
-  run_all(args, workspace, threads, partials.data(), table);
+  run_all(args, workspace, threads, partials.data(), isa);
 }
 
 void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* const> blocks, Isa isa) {

@@ -14,6 +14,11 @@
   }
 #include "kvroof_isa_rows.inc"
 #undef KVROOF_ISA_ROW
+#if defined(__x86_64__)
+namespace kvroof::isa_avx512_bf16 {
+extern const NativeTable native_table;
+}
+#endif
 
 namespace kvroof {
 namespace {
@@ -110,6 +115,35 @@ const KernelTable& kernel_table(Isa isa) {
   if (index >= supported.size() || !supported[index])
     require_supported(isa, std::string("instruction set ") + isa_name(isa));
   return *find_table(isa);
+}
+
+const char* mode_name(Mode mode) { return mode == Mode::native ? "native" : "reproducible"; }
+
+const char* native_isa_name(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512) return "avx512_bf16";
+#endif
+  (void)isa;
+  return "";
+}
+
+std::string native_missing(Isa isa, Storage k_storage, Storage v_storage) {
+  if (const std::string missing = isa_missing(isa); !missing.empty()) return missing;
+  if (*native_isa_name(isa) == '\0') return std::string("no native kernel for ") + isa_name(isa);
+  for (const Storage storage : {k_storage, v_storage})
+    if (storage != Storage::bf16) return std::string("no native kernel for ") + storage_name(storage) + " storage";
+  if (!cpu_features().avx512bf16) return "CPU lacks avx512_bf16";
+  return "";
+}
+
+const NativeTable& native_table(Isa isa, Storage k_storage, Storage v_storage) {
+  if (const std::string missing = native_missing(isa, k_storage, v_storage); !missing.empty())
+    throw Error(ErrorCode::bad_isa, "mode native cannot run here: " + missing);
+#if defined(__x86_64__)
+  return isa_avx512_bf16::native_table;
+#else
+  throw Error(ErrorCode::bad_isa, "mode native cannot run here");  // not reached: native_isa_name is empty
+#endif
 }
 
 }  // namespace kvroof

@@ -25,6 +25,14 @@ struct KernelTable {
                const double* inv_freq, bool interleaved);
 };
 
+// Native mode differs in how a part is run; its nodes are merged and finished by the ISA's own table.
+struct NativeTable {
+  void (*attention_run_part)(const AttentionArgs&, int parts, int part, std::byte* workspace, std::byte* partials);
+};
+
+// Throws Error(bad_isa) where native_missing gives a reason.
+const NativeTable& native_table(Isa isa, Storage k_storage, Storage v_storage);
+
 // Throws Error(bad_isa) if the ISA is not built in or this CPU lacks it.
 const KernelTable& kernel_table(Isa isa);
 

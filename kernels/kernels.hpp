@@ -34,6 +34,19 @@ Isa isa_from_name(const std::string& name);  // throws Error(bad_isa) naming the
 // where KVROOF_ISA names one that is unknown or cannot run here. Read once, at first use.
 Isa default_isa();
 
+// ---- numerics modes ------------------------------------------------------------------------------------------------
+// reproducible: the bits follow from the definition alone, the same on every ISA. native: multiplies in the narrow
+// formats the CPU has instructions for (queries and weights are rounded to them too), so the bits are the ISA's own;
+// they still do not depend on threads, batch, chunk or layout. The error bound is stated in ops/native_tiles.hpp.
+enum class Mode : std::uint8_t { reproducible, native };
+
+const char* mode_name(Mode mode);
+// Why native mode cannot read these storages with this ISA here: "no native kernel for f32 storage", "CPU lacks
+// avx512_bf16"; "" if it can.
+std::string native_missing(Isa isa, Storage k_storage, Storage v_storage);
+// The instructions native mode adds to an ISA, as result rows name them: "avx512_bf16"; "" if there are none.
+const char* native_isa_name(Isa isa);
+
 // ---- decode attention ----------------------------------------------------------------------------------------------
 inline constexpr std::int64_t kUnlimitedWindow = std::numeric_limits<std::int64_t>::max();
 
@@ -79,6 +92,7 @@ struct AttentionArgs {
   AttentionOptions options;
   std::span<const AttentionSequence> sequences;  // all with one storage pair and latent_dim
   const LatentExpansion* expansion = nullptr;    // rows are latents to be expanded: then kv_heads == query_heads
+  Mode mode = Mode::reproducible;                // native: Error(bad_isa) where native_missing says why not
   std::int64_t segment_begin = 0;                // only rows of segments [segment_begin, segment_end) are read: with
   std::int64_t segment_end =
       std::numeric_limits<std::int64_t>::max();  // attention_partials only, else leave them alone

@@ -14,8 +14,8 @@ constexpr int kExpandBlocks = kAccumulators / kExpandRows;  // vectors of 16 out
 constexpr std::int64_t kExpandDepth = 64;
 
 template <int B>
-inline void expand_block(const float* const* latent, std::int64_t k0, std::int64_t k1, const float* w,
-                         std::int64_t inputs, float* to, std::int64_t stride) {
+KVROOF_ALONE inline void expand_block(const float* const* latent, std::int64_t k0, std::int64_t k1, const float* w,
+                                      std::int64_t inputs, float* to, std::int64_t stride) {
   Vec16 sum[kExpandRows * B];
 #pragma GCC unroll 4
   for (int r = 0; r < kExpandRows; ++r) {

@@ -24,8 +24,8 @@ struct TileShape {
 // One R x H block: R rows against H queries. Rows are walked kRowsInFlight at a time, not all R column by column: a
 // hardware prefetcher follows few streams, and a row's chain of FMAs overlaps with its neighbours' out of order.
 template <Storage S, int R, int H, bool Prefetch>
-inline void score_block(const std::byte* const* rows, std::int64_t offset, const float* q, TileShape shape, float* to,
-                        std::int64_t to_stride, const std::byte* const* ahead) {
+KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t offset, const float* q,
+                                      TileShape shape, float* to, std::int64_t to_stride, Ahead ahead) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
   constexpr int F = R < kRowsInFlight<S> ? R : kRowsInFlight<S>;
   Vec16 acc[R * H];
@@ -66,8 +66,8 @@ inline void score_block(const std::byte* const* rows, std::int64_t offset, const
 // Fewer instructions a cache line leave the out-of-order window room for more lines on their way. (Halves gain
 // nothing.)
 template <int V, bool Prefetch>
-inline void score_one_query(const std::byte* const* rows, std::int64_t offset, const float* q, float* to,
-                            const std::byte* const* ahead) {
+KVROOF_INLINE inline void score_one_query(const std::byte* const* rows, std::int64_t offset, const float* q, float* to,
+                                          Ahead ahead) {
   constexpr std::int64_t kStep = kLanes * sizeof(float);
   Vec16 query[V];
 #pragma GCC unroll 8
@@ -77,11 +77,8 @@ inline void score_one_query(const std::byte* const* rows, std::int64_t offset, c
 #pragma GCC unroll 16
     for (int r = 0; r < kAccumulators; ++r) {
       const std::byte* row = rows[r0 + r] + offset;
-      if constexpr (Prefetch) {
-        const std::byte* next = ahead[r0 + r] + offset;
-#pragma GCC unroll 8
-        for (std::int64_t b = 0; b < V * kStep; b += 64) prefetch(next + b);
-      }
+      if constexpr (Prefetch) prefetch_rows(ahead, r0 + r, r0 + r + 1, offset, V * kStep);
+
       acc[r] = zero();
 #pragma GCC unroll 8
       for (int d = 0; d < V; ++d) acc[r] = fma(query[d], load_as<Storage::f32>(row + d * kStep), acc[r]);
@@ -91,8 +88,8 @@ inline void score_one_query(const std::byte* const* rows, std::int64_t offset, c
 }
 
 template <Storage S, int H, bool Prefetch>
-inline void score_rows(const std::byte* const* rows, std::int64_t offset, const float* q, TileShape shape, float* to,
-                       std::int64_t to_stride, const std::byte* const* ahead) {
+KVROOF_ALONE inline void score_rows(const std::byte* const* rows, std::int64_t offset, const float* q, TileShape shape,
+                                    float* to, std::int64_t to_stride, Ahead ahead) {
   constexpr int R = kAccumulators / H;
   if constexpr (S == Storage::f32 && H == 1 &&
                 kBatches == 1) {  // AVX-512: 16 sums and 8 query vectors fit the registers
@@ -100,14 +97,15 @@ inline void score_rows(const std::byte* const* rows, std::int64_t offset, const 
     if (shape.dim == 4 * kLanes) return score_one_query<4, Prefetch>(rows, offset, q, to, ahead);
   }
   for (int r = 0; r < kTileRows; r += R)
-    score_block<S, R, H, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, Prefetch ? ahead + r : nullptr);
+    score_block<S, R, H, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
 }
 
 // A tile of f32 rows against NQ vectors of 16 queries, q[n][d][16]; to[query*to_stride + row]. R rows at a time keep
 // R x NQ sums in registers; the stripe is the outer loop so that its queries stay in L1 while all rows of the tile
 // pass.
 template <int NQ>
-inline void score_lanes(const float* const* rows, const float* q, TileShape shape, float* to, std::int64_t to_stride) {
+KVROOF_ALONE inline void score_lanes(const float* const* rows, const float* q, TileShape shape, float* to,
+                                     std::int64_t to_stride) {
   constexpr int R = kBatches == 1 ? 8 : 4;
   constexpr unsigned char kOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
   Vec16 pending[kTileRows / R][4][NQ * R];  // the tree's left operands, by level
@@ -165,13 +163,12 @@ inline QueryForms query_forms(std::int64_t queries, bool lanes_only) {
 template <Storage S, bool Grouped>
 inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::int64_t latent_dim, const float* q_lanes,
                        const float* q_rows, QueryForms forms, TileShape shape, float* scratch, float* to,
-                       std::int64_t to_stride, const std::byte* const* ahead) {
+                       std::int64_t to_stride, Ahead ahead) {
   if (forms.lane_blocks > 0) {
     const float* wide[kTileRows];
-    if (ahead != nullptr)
-      prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+    if (ahead) prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
     widen_rows<S, Grouped>(rows, kTileRows, offset, {0, shape.dim, latent_dim}, scratch, shape.pad, wide);
-    ahead = nullptr;
+    ahead = {};
     std::int64_t block = 0;
     if constexpr (kBatches == 1) {
       for (; block + 2 <= forms.lane_blocks; block += 2, to += 2 * kLanes * to_stride)
@@ -184,11 +181,11 @@ inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::i
   std::int64_t h = 0;
   const auto rest = [&]<int H>() {
     const float* q = q_rows + h * shape.pad;
-    if (ahead != nullptr)
+    if (ahead)
       score_rows<S, H, true>(rows, offset, q, shape, to + h * to_stride, to_stride, ahead);
     else
-      score_rows<S, H, false>(rows, offset, q, shape, to + h * to_stride, to_stride, nullptr);
-    ahead = nullptr;
+      score_rows<S, H, false>(rows, offset, q, shape, to + h * to_stride, to_stride, {});
+    ahead = {};
     h += H;
   };
   while (forms.row_queries - h >= 4) rest.template operator()<4>();

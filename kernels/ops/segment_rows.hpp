@@ -133,11 +133,67 @@ inline void fill_scales(const AttentionGroup& group, const SegmentRows& rows, st
   }
 }
 
+// Rows further down the line: those at `near` are brought into L1 while a tile is worked on, the beginnings of pages of
+// memory at `far` into L2: that wakes the hardware prefetcher, which works page by page, before the page is needed
+// (TUNING.md).
+struct Ahead {
+  const std::byte* const* near = nullptr;
+  const std::byte* const* far = nullptr;  // null where runs are long: the hardware needs no waking
+  explicit operator bool() const { return near != nullptr; }
+  Ahead operator+(std::int64_t rows) const {
+    return {near != nullptr ? near + rows : nullptr, far != nullptr ? far + rows : nullptr};
+  }
+};
+
+struct Distance {  // rows; 0: none
+  int near = 0, far = 0;
+};
+
+inline Ahead ahead_of(const std::byte* const* line, Distance distance) {
+  return {distance.near > 0 ? line + distance.near : nullptr, distance.far > 0 ? line + distance.far : nullptr};
+}
+
 // Whole rows in the order they lie: a hardware prefetcher follows that, but not the column by column order of the sums.
-inline void prefetch_rows(const std::byte* const* rows, std::int64_t begin, std::int64_t end, std::int64_t offset,
-                          std::int64_t bytes) {
+KVROOF_INLINE inline void prefetch_rows(Ahead ahead, std::int64_t begin, std::int64_t end, std::int64_t offset,
+                                        std::int64_t bytes) {
   for (std::int64_t r = begin; r < end; ++r)
-    for (std::int64_t b = 0; b < bytes; b += 64) prefetch(rows[r] + offset + b);
+    for (std::int64_t b = 0; b < bytes; b += 64) prefetch(ahead.near[r] + offset + b);
+}
+
+KVROOF_INLINE inline void prefetch_rows_l2(const std::byte* const* rows, std::int64_t begin, std::int64_t end,
+                                           std::int64_t offset, std::int64_t bytes) {
+  for (std::int64_t r = begin; r < end; ++r)
+    for (std::int64_t b = 0; b < bytes; b += 64) prefetch_l2(rows[r] + offset + b);
+}
+
+// Rows to prefetch while a tile is worked on, in slices, one per block of arithmetic, instead of all at once.
+template <bool L2>
+class PrefetchSlices {
+ public:
+  PrefetchSlices(const std::byte* const* line, int rows, std::int64_t offset, std::int64_t bytes, std::int64_t slices)
+      : line_(line), rows_(rows), offset_(offset), bytes_(bytes), slices_(slices) {}
+  void next() {
+    if (slice_ >= slices_) return;
+    const std::int64_t end = rows_ * ++slice_ / slices_;
+    if constexpr (L2)
+      prefetch_rows_l2(line_, row_, end, offset_, bytes_);
+    else
+      prefetch_rows({line_, nullptr}, row_, end, offset_, bytes_);
+    row_ = end;
+  }
+
+ private:
+  const std::byte* const* line_;
+  std::int64_t row_ = 0, rows_, offset_, bytes_, slice_ = 0, slices_;
+};
+
+// The first lines of every page of memory that `rows` rows of a tile cover.
+KVROOF_INLINE inline void wake_pages(Ahead ahead, int rows, std::int64_t offset, std::int64_t bytes) {
+  if (ahead.far == nullptr) return;
+  constexpr std::int64_t kMemoryPage = 4096;
+  const int step = bytes < kMemoryPage ? static_cast<int>(kMemoryPage / bytes) : 1;
+  for (int r = 0; r < rows; r += step)
+    for (std::int64_t b = 0; b < 192; b += 64) prefetch_l2(ahead.far[r] + offset + b);
 }
 
 }  // namespace

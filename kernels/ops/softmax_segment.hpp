@@ -20,7 +20,8 @@ struct Softmax {
 };
 
 // Rows [begin, end), multiples of 16; those outside `visible` are hidden.
-inline Softmax softmax_segment(float* s, int begin, int end, const Spans& visible, const ScoreOptions& options) {
+KVROOF_ALONE inline Softmax softmax_segment(float* s, int begin, int end, const Spans& visible,
+                                            const ScoreOptions& options) {
   const Vec16 scale = broadcast(options.scale);
   const bool capped = options.softcap != kInfinity;
   const Vec16 cap = broadcast(options.softcap);

@@ -9,9 +9,9 @@ namespace {
 // H queries x C column vectors held in registers over rows [begin, end). w[h*w_stride + row], acc[h*acc_stride +
 // column]. `tail` (0: none) is the number of elements of the last vector, then C = 1.
 template <Storage S, int H, int C, bool Prefetch, bool Tail>
-inline void value_block(const std::byte* const* rows, std::int64_t offset, int begin, int end, const float* w,
-                        std::int64_t w_stride, float* acc, std::int64_t acc_stride, std::int64_t column, int tail,
-                        const std::byte* const* ahead, std::int64_t row_bytes) {
+KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t offset, int begin, int end,
+                                      const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride,
+                                      std::int64_t column, int tail, Ahead ahead, std::int64_t row_bytes) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
   const std::int64_t first = column / kLanes;
   Vec16 sum[H * C];
@@ -21,6 +21,9 @@ inline void value_block(const std::byte* const* rows, std::int64_t offset, int b
     for (int c = 0; c < C; ++c) sum[h * C + c] = load(acc + h * acc_stride + column + c * kLanes);
   }
   for (int row = begin; row < end; ++row) {
+    if constexpr (Prefetch) {
+      if ((row - begin) % kTileRows == 0) wake_pages(ahead + (row - begin), kTileRows, offset, row_bytes);
+    }
     const std::byte* from = rows[row] + offset + first * kStep;
     Vec16 weight[H];
 #pragma GCC unroll 4
@@ -34,13 +37,13 @@ inline void value_block(const std::byte* const* rows, std::int64_t offset, int b
         value = load_as<S>(from + c * kStep);
       if constexpr (Prefetch) {
         if ((first + c) % (4 / static_cast<int>(storage_bytes(S))) == 0)
-          prefetch(ahead[row - begin] + offset + (first + c) * kStep);
+          prefetch(ahead.near[row - begin] + offset + (first + c) * kStep);
       }
 #pragma GCC unroll 4
       for (int h = 0; h < H; ++h) sum[h * C + c] = fma(weight[h], value, sum[h * C + c]);
     }
     if constexpr (Prefetch) {  // what later column blocks will read
-      for (std::int64_t b = (first + C) * kStep; b < row_bytes; b += 64) prefetch(ahead[row - begin] + offset + b);
+      for (std::int64_t b = (first + C) * kStep; b < row_bytes; b += 64) prefetch(ahead.near[row - begin] + offset + b);
     }
   }
 #pragma GCC unroll 4
@@ -52,15 +55,15 @@ inline void value_block(const std::byte* const* rows, std::int64_t offset, int b
 
 // Columns from `column` on, C vectors at a time, then C/2, ... then the tail. The first block prefetches whole rows.
 template <Storage S, int H, int C, bool Prefetch>
-inline void value_columns(const std::byte* const* rows, std::int64_t offset, int begin, int end, std::int64_t dim,
-                          const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride,
-                          std::int64_t column, const std::byte* const* ahead) {
+KVROOF_INLINE inline void value_columns(const std::byte* const* rows, std::int64_t offset, int begin, int end,
+                                        std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
+                                        std::int64_t acc_stride, std::int64_t column, Ahead ahead) {
   const std::int64_t row_bytes = dim * static_cast<std::int64_t>(storage_bytes(S));
   for (; column + C * kLanes <= dim; column += C * kLanes) {
     if (Prefetch && column == 0)
       value_block<S, H, C, true, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, 0, 0, ahead, row_bytes);
     else
-      value_block<S, H, C, false, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0, nullptr, 0);
+      value_block<S, H, C, false, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0, {}, 0);
   }
   if (column == dim) return;
   if constexpr (C > 1) {
@@ -72,9 +75,9 @@ inline void value_columns(const std::byte* const* rows, std::int64_t offset, int
 }
 
 template <Storage S, int H, bool Prefetch>
-inline void value_rows(const std::byte* const* rows, std::int64_t offset, int begin, int end, std::int64_t dim,
-                       const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride,
-                       const std::byte* const* ahead) {
+KVROOF_ALONE inline void value_rows(const std::byte* const* rows, std::int64_t offset, int begin, int end,
+                                    std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
+                                    std::int64_t acc_stride, Ahead ahead) {
   // H*C sums in registers. One query alone takes 8 columns on AVX-512: FMA latency 4 x 2 ports.
   constexpr int C = kAccumulators / H > 8 ? 8 : kAccumulators / H;
   value_columns<S, H, C, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);

@@ -126,7 +126,8 @@ inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
   }
 }
 
-inline void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+KVROOF_INLINE inline void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+KVROOF_INLINE inline void prefetch_l2(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
 }  // namespace
 }  // namespace kvroof::KVROOF_NS

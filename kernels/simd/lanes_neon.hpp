@@ -83,7 +83,8 @@ inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
   }
 }
 
-inline void prefetch(const std::byte* p) { __builtin_prefetch(p); }
+KVROOF_INLINE inline void prefetch(const std::byte* p) { __builtin_prefetch(p); }
+KVROOF_INLINE inline void prefetch_l2(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace
 }  // namespace kvroof::KVROOF_NS

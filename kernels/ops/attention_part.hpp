@@ -1,0 +1,126 @@
+// One part's view of a call: its share of the workspace by name, and the numbering of its queries.
+#pragma once
+
+#include "kernels/attention_split.hpp"
+#include "kernels/ops/score_tile.hpp"
+#include "kernels/ops/segment_rows.hpp"
+#include "kernels/simd/lanes.hpp"
+
+namespace kvroof::KVROOF_NS {
+namespace {
+
+constexpr int kPanelRows = 64;              // 64 rows ...
+constexpr std::int64_t kPanelColumns = 64;  // ... x 64 columns of V: 16 KiB of f32
+constexpr std::int64_t kPanelQueries = 8;  // from here converting a row once beats converting it for every four queries
+static_assert(kPanelRows * kPanelColumns <= kMinTileFloats);
+
+static_assert(sizeof(SegmentRows) <= kSegmentRowsBytes);
+
+// One part's view of the call: its workspace by name.
+struct Part {
+  const AttentionArgs& args;
+  AttentionSplit split;
+  std::byte* memory;
+  TileShape k_shape, v_shape;
+
+  Part(const AttentionArgs& a, int parts, int part, std::byte* workspace)
+      : args(a),
+        split(make_attention_split(a, parts)),
+        memory(workspace + static_cast<std::size_t>(part) * split.part_bytes),
+        k_shape{a.shape.key_dim, split.dk_pad},
+        v_shape{a.shape.value_dim, split.dv_pad} {}
+
+  float* floats(std::size_t offset) const { return reinterpret_cast<float*>(memory + offset); }
+  float* scores() const { return floats(split.scores); }
+  SegmentRows* rows(int i) const { return reinterpret_cast<SegmentRows*>(memory + split.row_tables) + i; }
+  OpenGroup* open(int i) const { return reinterpret_cast<OpenGroup*>(memory + split.open_groups) + i; }
+  // Memory of node i of open group `slot`. Accumulators come first: they keep the 64-byte alignment.
+  PartialNode node(int slot, int i, std::int64_t results) const {
+    float* f = reinterpret_cast<float*>(memory + split.nodes +
+                                        static_cast<std::size_t>(slot * split.node_slots + i) * split.node_bytes);
+    return {0, 0, f + results * split.dv_pad, f + results * split.dv_pad + results, f};
+  }
+};
+
+inline bool grouped_int8(const AttentionGroup& group) {
+  return group.sequence->kv.k_storage == Storage::int8 && group.sequence->kv.latent_dim > 0;
+}
+
+inline QueryForms group_forms(const Part& part, const AttentionGroup& group) {
+  return query_forms(group.queries, grouped_int8(group) && part.args.expansion == nullptr);
+}
+
+inline std::int64_t round_up_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+struct QueryIndex {
+  std::int64_t token, head;  // new token r, query head h
+};
+
+inline QueryIndex query_index(const Part& part, const AttentionGroup& group, std::int64_t kv_head, std::int64_t query) {
+  const std::int64_t number = group.query0 + query, G = part.split.group_heads;
+  return {number / G, (group.head0 + kv_head) * G + number % G};
+}
+
+inline std::int64_t query_position(const AttentionGroup& group, std::int64_t token) {
+  return group.sequence->kv.end_position - group.sequence->n + token;
+}
+
+// Queries of the group as the two score forms want them: padded rows, and [16-lane block][d][lane].
+inline void pack_queries(const Part& part, const AttentionGroup& group) {
+  const QueryForms forms = group_forms(part, group);
+  const std::int64_t dk = part.k_shape.dim, pad = part.k_shape.pad;
+  float* lanes = part.floats(part.split.q_lanes);
+  float* rows = part.floats(part.split.q_rows);
+  for (std::int64_t head = 0; head < group.heads; ++head) {
+    for (std::int64_t query = 0; query < group.queries; ++query) {
+      const QueryIndex index = query_index(part, group, head, query);
+      const float* q =
+          group.sequence->q + index.token * group.sequence->q_row_stride + index.head * group.sequence->q_head_stride;
+      if (query < forms.lane_blocks * kLanes) {
+        float* to = lanes + (head * forms.lane_blocks + query / kLanes) * pad * kLanes + query % kLanes;
+        for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = q[d];
+      } else {
+        float* to = rows + (head * forms.row_queries + query - forms.lane_blocks * kLanes) * pad;
+        for (std::int64_t d = 0; d < dk; ++d) to[d] = q[d];
+        for (std::int64_t d = dk; d < pad; ++d) to[d] = 0.0f;
+      }
+    }
+    for (std::int64_t lane = group.queries; lane < forms.lane_blocks * kLanes;
+         ++lane) {  // empty lanes of the last block
+      float* to = lanes + (head * forms.lane_blocks + lane / kLanes) * pad * kLanes + lane % kLanes;
+      for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = 0.0f;
+    }
+  }
+}
+
+inline std::int64_t score_rows_per_head(const Part& part, const AttentionGroup& group) {
+  const QueryForms forms = group_forms(part, group);
+  return forms.lane_blocks * kLanes + forms.row_queries;
+}
+
+inline Spans visible_spans(const Part& part, const AttentionGroup& group, std::int64_t query, std::int64_t base,
+                           int from, int to) {
+  const std::int64_t i = query_position(group, (group.query0 + query) / part.split.group_heads);
+  const std::int64_t window = part.args.options.window, kept = part.args.options.kept_tokens;
+  return cut_spans(kept < i + 1 ? kept : i + 1, i < window ? 0 : i - window + 1, i + 1, base, from, to);
+}
+
+constexpr std::int64_t kPrefetchBytes = 8192;     // ahead of the row in use, into L1 ...
+constexpr std::int64_t kPrefetchBytesF32 = 4096;  // ... measured best by storage (TUNING.md)
+constexpr std::int64_t kWakeBytes = 16384;        // ahead of it, into L2, where runs are short
+
+inline Distance prefetch_distance(const Part& part, const AttentionGroup& group) {
+  if (part.args.expansion != nullptr) return {};  // compute-bound by far
+  const Storage storage = group.sequence->kv.k_storage;
+  const std::int64_t bytes = group.heads * part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(storage));
+  const auto rows = [bytes](std::int64_t distance) {
+    const std::int64_t n = distance / bytes;
+    return static_cast<int>(n < 1 ? 1 : n < kMaxAhead - kTileRows ? n : kMaxAhead - kTileRows);
+  };
+  const KvView& kv = group.sequence->kv;
+  const bool short_runs = kv.run_count > kv.end_position / kSegmentRows + 4;  // pages, not a ring's two or three runs
+  return {rows(storage == Storage::f32 ? kPrefetchBytesF32 : kPrefetchBytes), short_runs ? rows(kWakeBytes) : 0};
+}
+
+}  // namespace
+}  // namespace kvroof::KVROOF_NS
