@@ -54,7 +54,9 @@ class Arena {
   // "" and `set.base` (for int8 `set.scales` too) filled in, or why it cannot be: "needs 8.0 GiB, 3.1 GiB are free".
   std::string prepare(Storage storage, CacheSet& set, int threads);
   // Scratch that belongs to the caller until the next call with the same slot number. Null if there is no room.
-  static constexpr int kScratchSlots = 3;  // 0: a rival's own layout, 1: cache operations, 2: int8 latent rows
+  // 0: a rival's own layout, 1: cache operations, 2: int8 latent rows, 3: a rival's copy of V, 4: keys and values that
+  // a rival makes from latent rows
+  static constexpr int kScratchSlots = 5;
   std::byte* scratch(int slot, std::size_t bytes, std::string& reason);
 
   std::int64_t held_bytes() const;  // filled or touched so far

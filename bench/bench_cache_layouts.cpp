@@ -93,32 +93,41 @@ Variant contiguous(const DecodeCase& c) {
   return {c, [c](std::int64_t i, const CacheSet& set) { return contiguous_views(c, set, i); }};
 }
 
-// Ring and paged against contiguous.
-LayoutTuple layouts_tuple(const Sweep& sweep, const DecodeCase& plain) {
+// One layout against contiguous, a page size in both orders of pages. Few variants a tuple: the less time between the
+// two sides of a pair, the less of the machine's drift is in their ratio.
+LayoutTuple layout_tuple(const Sweep& sweep, const DecodeCase& plain) {
   LayoutTuple tuple;
   tuple.set = cache_set(sweep, plain.k_bytes(), plain.v_bytes());
   tuple.variants.push_back(contiguous(plain));
-  for (std::int64_t page : {1, 16, 64, 256}) {
-    for (const char* pages : {"ordered", "shuffled"}) {
-      DecodeCase c = plain;
-      c.kernel = c.layout = "paged";
-      c.page_size = page;
-      c.pages = pages;
-      tuple.variants.push_back({c, [c](std::int64_t i, const CacheSet& set) { return paged_views(c, set.k(i)); }});
-    }
-  }
-  DecodeCase ring = plain;
-  ring.kernel = ring.layout = "ring";
-  ring.window = ring.T;
-  // Wrapped a third of the way, off every block boundary.
-  const std::int64_t wrap = plain.T / 3 + 5;
-  tuple.variants.push_back(
-      {ring, [ring, wrap](std::int64_t i, const CacheSet& set) { return ring_views(ring, set.k(i), wrap); }});
   tuple.label = [](const DecodeCase& c) {
     std::string text = c.layout;
     if (c.page_size > 0) text += " P=" + std::to_string(c.page_size) + " " + c.pages;
     return text + "/contiguous";
   };
+  return tuple;
+}
+
+LayoutTuple paged_tuple(const Sweep& sweep, const DecodeCase& plain, std::int64_t page_size) {
+  LayoutTuple tuple = layout_tuple(sweep, plain);
+  for (const char* pages : {"ordered", "shuffled"}) {
+    DecodeCase c = plain;
+    c.kernel = c.layout = "paged";
+    c.page_size = page_size;
+    c.pages = pages;
+    tuple.variants.push_back({c, [c](std::int64_t i, const CacheSet& set) { return paged_views(c, set.k(i)); }});
+  }
+  return tuple;
+}
+
+LayoutTuple ring_tuple(const Sweep& sweep, const DecodeCase& plain) {
+  LayoutTuple tuple = layout_tuple(sweep, plain);
+  DecodeCase c = plain;
+  c.kernel = c.layout = "ring";
+  c.window = c.T;
+  // Wrapped a third of the way, off every block boundary.
+  const std::int64_t wrap = plain.T / 3 + 5;
+  tuple.variants.push_back(
+      {c, [c, wrap](std::int64_t i, const CacheSet& set) { return ring_views(c, set.k(i), wrap); }});
   return tuple;
 }
 
@@ -198,8 +207,8 @@ LayoutTuple prefix_tuple(const Sweep& sweep, const DecodeCase& plain, std::int64
 std::vector<Entry> layout_entries(const Sweep& sweep) {
   std::vector<Entry> entries;
   const Preset preset = sweep.options.preset;
-  if (preset == Preset::quick) return entries;
-  const bool full = preset == Preset::full;
+  if (preset == Preset::quick || preset == Preset::check) return entries;
+  const bool full = preset == Preset::full || preset == Preset::layouts;
   const PresetSizes sizes = sweep.sizes();
   const auto add = [&](LayoutTuple tuple, double weight) {
     Entry entry;
@@ -220,11 +229,15 @@ std::vector<Entry> layout_entries(const Sweep& sweep) {
     if (!full && !all) continue;
     c.shape = kMha;
     c.T = full ? 65536 : 1024;  // f16: 1 GiB
-    add(layouts_tuple(sweep, c), full ? 10 : 1);
+    const auto add_layouts = [&](double weight) {
+      for (std::int64_t page_size : {1, 16, 64, 256}) add(paged_tuple(sweep, c, page_size), weight);
+      add(ring_tuple(sweep, c), weight);
+    };
+    add_layouts(full ? 3 : 0.3);
     if (full) {
       c.shape = kGqa;
       c.T = 262144;  // 1 GiB again
-      add(layouts_tuple(sweep, c), 10);
+      add_layouts(3);
     }
     c.shape = kGqa;
     c.storage = Storage::f32;

@@ -17,10 +17,6 @@ struct OpCases {
   DecodeCase contiguous, ring, paged;  // ring unused by fork
 };
 
-CacheShape cache_shape(const DecodeCase& c) {
-  return {c.shape.kv_heads, c.shape.key_dim, c.shape.value_dim, c.storage, c.storage};
-}
-
 Json op_row(const DecodeCase& c, const std::string& tuple, std::int64_t bytes) {
   Json row = decode_row(c, "kvroof", tuple);
   row["bytes"] = bytes;
@@ -139,8 +135,9 @@ std::vector<Json> run_fork(Sweep& sweep, const OpCases& c, double seconds) {
 
 std::vector<Entry> cache_op_entries(const Sweep& sweep) {
   std::vector<Entry> entries;
-  if (sweep.options.preset == Preset::quick) return entries;
-  const bool full = sweep.options.preset == Preset::full;
+  const Preset preset = sweep.options.preset;
+  if (preset == Preset::quick || preset == Preset::check) return entries;
+  const bool full = preset == Preset::full || preset == Preset::layouts;
   for (const ShapeCase& shape : {ShapeCase{"MHA", 32, 32, 128, 128}, ShapeCase{"GQA", 32, 8, 128, 128}}) {
     if (!full && shape.name == "MHA") continue;
     for (const char* kernel : {"append", "fork"}) {

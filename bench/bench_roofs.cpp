@@ -21,7 +21,7 @@ std::vector<Json> run_roof(Sweep& sweep, const RoofCase& c, double seconds) {
   Roofs::Compute computed;
   std::vector<double> gflops;
   const ReadVariant* variant = nullptr;
-  const ComputeOp op{c.storage, c.group};
+  const ComputeOp op{c.storage, c.group, c.mode};
   if (c.read) {
     set.k_bytes = set.v_bytes = c.bytes / 2;
     set.count = cache_copies(c.cold, c.bytes, sweep.last_level_bytes);
@@ -33,6 +33,12 @@ std::vector<Json> run_roof(Sweep& sweep, const RoofCase& c, double seconds) {
     variant = &sweep.roofs.read_variant(set, c.threads, c.cold);
     contenders.push_back({"probe", [&](std::int64_t visit) { sweep.roofs.read(set, visit, c.threads, *variant); }});
   } else {
+    if (const std::string missing = native_missing(c.isa, c.storage, c.storage);
+        c.mode == Mode::native && !missing.empty()) {
+      row["op"] = op.name();
+      set_not_run(row, "unsupported", missing);
+      return {row};
+    }
     contenders.push_back({"compute", [&](std::int64_t) {
                             computed = sweep.roofs.compute(op, c.threads, 1e6);
                             gflops.push_back(computed.gflops);

@@ -4,16 +4,13 @@
 #include <numeric>
 #include <string_view>
 
-#include "kernels/cache/rows.hpp"
+#include "kernels/cache/contiguous.hpp"
 #include "reference/inputs.hpp"
 
 namespace kvroof::bench {
 namespace {
 
-RowLayout layout_of(const DecodeCase& c, std::int64_t slots) {
-  return row_layout({c.shape.kv_heads, c.shape.key_dim, c.shape.value_dim, c.storage, c.storage}, RowOrder::head_major,
-                    slots);
-}
+RowLayout layout_of(const DecodeCase& c, std::int64_t slots) { return row_layout(cache_shape(c), c.order, slots); }
 
 CallViews one_sequence(const RowLayout& layout, std::vector<RowRun> runs, std::int64_t end) {
   CallViews call;
@@ -27,6 +24,17 @@ CallViews one_sequence(const RowLayout& layout, std::vector<RowRun> runs, std::i
 std::int64_t page_count(const DecodeCase& c) { return (c.T + c.page_size - 1) / c.page_size; }
 
 }  // namespace
+
+std::int64_t measured_token_bytes(const DecodeCase& c) {
+  ContiguousCache cache(cache_shape(c), c.order, 2);
+  const CacheShape& shape = cache.shape();
+  const std::vector<float> zeros(static_cast<std::size_t>(shape.kv_heads * (shape.key_dim + shape.value_dim)), 0.0f);
+  const NewRows token = packed_rows(shape, 1, zeros.data(), zeros.data() + shape.kv_heads * shape.key_dim);
+  cache.append(token);
+  const std::int64_t one = cache.bytes().used;
+  cache.append(token);
+  return cache.bytes().used - one;
+}
 
 CallViews ring_views(const DecodeCase& c, const std::byte* base, std::int64_t wrap) {
   const RowLayout layout = layout_of(c, c.T);

@@ -10,6 +10,9 @@
 
 namespace kvroof::bench {
 
+// What one more token takes in a cache object made for this case (and one layer), as the cache counts it.
+std::int64_t measured_token_bytes(const DecodeCase& c);
+
 // A ring of T rows that has wrapped after `wrap` rows: two runs, the newest position being T + wrap - 1.
 CallViews ring_views(const DecodeCase& c, const std::byte* base, std::int64_t wrap);
 

@@ -5,15 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cache/rows.hpp"
 #include "kernels/kernels.hpp"
 
 namespace kvroof::bench {
 
-enum class Preset { quick, full, ci };
+// layouts: what of `full` is about layouts, chunks, batches and the caches' own operations. check: points that no other
+// preset has, for holding predictions to.
+enum class Preset { quick, full, layouts, check, ci };
+inline constexpr Preset kPresets[] = {Preset::quick, Preset::full, Preset::layouts, Preset::check, Preset::ci};
 const char* preset_name(Preset preset);
 
 struct ShapeCase {
-  std::string name;  // MHA, GQA, MQA
+  std::string name;  // MHA, GQA, GQA8, MQA, ...
   std::int64_t query_heads, kv_heads, key_dim, value_dim;
 };
 
@@ -23,6 +27,9 @@ struct DecodeCase {
   ShapeCase shape;
   std::int64_t batch = 1, n = 1, T = 0;
   Storage storage = Storage::f32;
+  RowOrder order = RowOrder::head_major;
+  Mode mode = Mode::reproducible;
+  const char* native_isa = "";  // native mode: the axis isa where it is not that of the kernel that runs ("amx")
   std::int64_t window = 0;      // 0: all
   std::int64_t page_size = 0;   // paged only
   const char* pages = "";       // paged only: ordered, shuffled
@@ -46,13 +53,25 @@ struct DecodeCase {
 // `mode` follows impl:kvroof only: others have no such modes.
 std::string row_name(const DecodeCase& c, const std::string& impl);
 
+// The same case in native mode: its row stands in the tuple of the reproducible one, under the name of the instructions
+// that the mode adds (isa:avx512_bf16).
+DecodeCase native_case(DecodeCase c);
+// The axis isa of a row.
+std::string row_isa(const DecodeCase& c);
+
+// What the caches are made for to hold the case's rows.
+CacheShape cache_shape(const DecodeCase& c);
+
 // What the compute roof is made of for a kernel: pure f32 FMA, or FMA on narrower elements that must be widened first,
-// each used for `group` query heads.
+// each used for `group` query heads; in native mode the dot instruction on elements as they are.
 struct ComputeOp {
   Storage storage = Storage::f32;
   int group = 1;
-  std::string name() const;  // fma_f32, f16_fma_G8
+  Mode mode = Mode::reproducible;
+  std::string name() const;  // fma_f32, f16_fma_G8, bf16_dot_G8
 };
+// FMA on the case's storage, or native mode's instruction, for all queries that meet a row.
+ComputeOp compute_op(const DecodeCase& c);
 
 struct RoofCase {
   bool read = true;                // else compute
@@ -60,6 +79,7 @@ struct RoofCase {
   bool cold = false;               // read: rotates over working sets whose sum is 4 times the last-level cache
   Storage storage = Storage::f32;  // compute
   int group = 1;                   // compute
+  Mode mode = Mode::reproducible;  // compute
   bool all_threads = false;
   int threads = 1;
   Isa isa = Isa::portable;

@@ -9,6 +9,7 @@
 
 #include "bench/cgroup.hpp"
 #include "bench/clock.hpp"
+#include "bench/node_roofs.hpp"
 #include "bench/rivals/rival.hpp"
 #include "kernels/cpu.hpp"
 #include "kvroof_build_info.hpp"
@@ -75,6 +76,19 @@ Json machine_json(const MachineFacts& machine, Isa isa) {
   return m;
 }
 
+Json node_roofs_json(const MachineFacts& machine, Isa isa, std::int64_t bytes) {
+  Json nodes = Json::array();
+  for (const NodeRoof& roof : measure_node_roofs(machine, isa, bytes)) {
+    nodes.push_back({{"node", roof.node.number},
+                     {"cpus", roof.node.cpus},
+                     {"threads", roof.threads},
+                     {"gb_per_s", value_or_null(roof.gb_per_s)},
+                     {"source", roof.node.source}});
+    if (!roof.gb_per_s) nodes.back()["gb_per_s_reason"] = roof.reason;
+  }
+  return nodes;
+}
+
 Json build_json() {
   namespace info = build_info;
   Json build;
@@ -110,8 +124,8 @@ Json rules_json() {
       {"read_roof",
        "wide-load sum over the same bytes by the same threads in the same entry; read only, no write traffic"},
       {"compute_roof",
-       "f32 FMA chains in registers; for f16, bf16 and int8 with one widening load per group of query heads; every "
-       "thread times slices of it, the median slice counts"},
+       "f32 FMA chains in registers; for f16, bf16 and int8 with one widening load per group of query heads; in native "
+       "mode its dot instruction with one load per group; every thread times slices of it, the median slice counts"},
       {"cold",
        "rotates over caches whose sum is at least 4 times the last-level cache; probe, kernel and rivals take turns on "
        "them"},
@@ -135,7 +149,7 @@ std::string utc_now() {
   return text;
 }
 
-Json make_context(const Options& options, const MachineFacts& machine, Isa isa) {
+Json make_context(const Options& options, const MachineFacts& machine, Isa isa, std::int64_t node_bytes) {
   Json context;
   context["schema"] = {{"name", kSchemaName}, {"version", kSchemaVersion}};
   context["definition"] = kDefinition;
@@ -166,6 +180,7 @@ Json make_context(const Options& options, const MachineFacts& machine, Isa isa) 
   context["throttled_after"] = nullptr;
   context["threads"] = threads_json(machine);
   context["machine"] = machine_json(machine, isa);
+  context["machine"]["numa_read_roofs"] = node_roofs_json(machine, isa, node_bytes);
   context["build"] = build_json();
   context["rules"] = rules_json();
   return context;

@@ -25,6 +25,9 @@ struct DecodeSetup {
   const std::vector<Sample>* samples = nullptr;
 };
 
+// Strides of one contiguous cache of the case, in its order of rows; no runs.
+KvView contiguous_strides(const DecodeCase& c);
+
 struct Check {
   bool done = false, passed = false;
   double max_error = 0, bound = 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "bench/native_bound.hpp"
 #include "reference/half.hpp"
 #include "reference/inputs.hpp"
 
@@ -43,7 +44,6 @@ std::vector<float> query_values(std::size_t count) {
 }
 
 CallViews contiguous_views(const DecodeCase& c, const CacheSet& set, std::int64_t i) {
-  const std::int64_t width = static_cast<std::int64_t>(storage_bytes(c.storage));
   CallViews call;
   RowRun run;
   run.k = set.k(i);
@@ -52,19 +52,16 @@ CallViews contiguous_views(const DecodeCase& c, const CacheSet& set, std::int64_
   run.v_scale = set.v_scale(i);
   run.rows = c.T;
   call.runs = {{run}};
-  KvView view;
+  KvView view = contiguous_strides(c);
   view.end_position = c.T;
-  view.k_storage = view.v_storage = c.storage;
-  view.k_row_stride = c.shape.key_dim * width;
-  view.v_row_stride = c.shape.value_dim * width;
-  view.k_head_stride = c.T * view.k_row_stride;
-  view.v_head_stride = c.T * view.v_row_stride;
-  if (c.storage == Storage::int8) {
-    view.k_scale_row_stride = view.v_scale_row_stride = 1;
-    view.k_scale_head_stride = view.v_scale_head_stride = c.T;
-  }
   call.views = {view};
   return call;
+}
+
+std::vector<CallViews> contiguous_views(const DecodeCase& c, const CacheSet& set) {
+  std::vector<CallViews> calls;
+  for (std::int64_t i = 0; i < set.count; ++i) calls.push_back(contiguous_views(c, set, i));
+  return calls;
 }
 
 KernelRun::KernelRun(const DecodeCase& c, std::vector<CallViews> calls) : c_(c), calls_(std::move(calls)) {
@@ -96,6 +93,7 @@ KernelRun::KernelRun(const DecodeCase& c, std::vector<CallViews> calls) : c_(c),
     args_[i].options.scale = 1.0f / std::sqrt(static_cast<float>(Dk));
     args_[i].options.window = visible_window(c_);
     args_[i].sequences = sequences_[i];
+    args_[i].mode = c_.mode;
   }
   std::size_t bytes = 0;
   for (const AttentionArgs& args : args_) bytes = std::max(bytes, attention_workspace_bytes(args, c_.threads));
@@ -159,7 +157,7 @@ std::vector<DecodeSetup::Sample> KernelRun::oracle_samples() const {
               p.v_scale.push_back(run.v_scale[t * s.kv.v_scale_row_stride + kv_head * s.kv.v_scale_head_stride]);
           }
         }
-        samples.push_back({b, r, head, reference::oracle_attention(p)});
+        samples.push_back({b, r, head, c_.mode == Mode::native ? native_answer(p) : reference::oracle_attention(p)});
       }
     }
   }
@@ -170,9 +168,10 @@ Check KernelRun::check(const std::vector<DecodeSetup::Sample>& samples) const {
   Check check;
   check.done = true;
   check.bound = 1;
-  check.rule =
-      "largest error over the oracle's bound for that element (reference/oracle.hpp); first and last sequence, query "
-      "and head";
+  check.rule = std::string("largest error over the ") +
+               (c_.mode == Mode::native ? "bound of native mode for that element (bench/native_bound.hpp)"
+                                        : "oracle's bound for that element (reference/oracle.hpp)") +
+               "; first and last sequence, query and head";
   for (const DecodeSetup::Sample& sample : samples) {
     const AttentionSequence& s = sequences_[0][static_cast<std::size_t>(sample.sequence)];
     const float* row = s.out + sample.query * s.out_row_stride + sample.head * s.out_head_stride;

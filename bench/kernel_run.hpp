@@ -20,8 +20,10 @@ struct CallViews {
   std::vector<KvView> views;              // `runs` pointers are set by KernelRun
 };
 
-// The one-run view of head-major cache number `i` of the set.
+// The one-run view of cache number `i` of the set, its rows in the case's order.
 CallViews contiguous_views(const DecodeCase& c, const CacheSet& set, std::int64_t i);
+// Those of all caches of the set.
+std::vector<CallViews> contiguous_views(const DecodeCase& c, const CacheSet& set);
 
 // A kernel of ours as a tuple sees it. hash() and check() are about the last call, which must have been call 0.
 class Kernel {

@@ -115,31 +115,49 @@ void affinity(MachineFacts& facts) {
 
 }  // namespace
 
-std::optional<std::int64_t> cpu_list_count(const std::string& list) {
+std::vector<int> cpu_list(const std::string& list) {
+  constexpr long kMost = 1 << 20;  // more is no list of CPUs
   std::istringstream in(list);
   std::string part;
-  std::int64_t count = 0;
+  std::vector<int> cpus;
   while (std::getline(in, part, ',')) {
     char* end = nullptr;
     const long first = std::strtol(part.c_str(), &end, 10);
     long last = first;
-    if (end == part.c_str() || first < 0) return std::nullopt;
+    if (end == part.c_str() || first < 0) return {};
     if (*end == '-') {
       const char* second = end + 1;
       last = std::strtol(second, &end, 10);
-      if (end == second) return std::nullopt;
+      if (end == second) return {};
     }
-    if (*end != '\0' || last < first) return std::nullopt;
-    count += last - first + 1;
+    if (*end != '\0' || last < first || last > kMost) return {};
+    for (long cpu = first; cpu <= last; ++cpu) cpus.push_back(static_cast<int>(cpu));
   }
-  if (count == 0) return std::nullopt;
-  return count;
+  return cpus;
+}
+
+std::optional<std::int64_t> cpu_list_count(const std::string& list) {
+  const std::vector<int> cpus = cpu_list(list);
+  if (cpus.empty()) return std::nullopt;
+  return static_cast<std::int64_t>(cpus.size());
 }
 
 int thread_count(std::optional<std::int64_t> affinity, std::optional<std::int64_t> quota) {
   std::int64_t threads = affinity.value_or(quota.value_or(1));
   if (quota) threads = std::min(threads, *quota);
   return static_cast<int>(std::clamp<std::int64_t>(threads, 1, 4096));
+}
+
+std::string cache_level(const MachineFacts& machine, std::int64_t bytes, int threads) {
+  const CacheLevel* smallest = nullptr;
+  for (const CacheLevel& cache : machine.caches) {
+    if (cache.type == "Instruction") continue;
+    // Threads lie close together: one more of these caches for every `sharing` of them.
+    const std::int64_t copies = cache.sharing > 0 ? (threads + cache.sharing - 1) / cache.sharing : 1;
+    if (4 * bytes > 3 * cache.bytes * copies) continue;
+    if (smallest == nullptr || cache.level < smallest->level) smallest = &cache;
+  }
+  return smallest == nullptr ? "" : "L" + std::to_string(smallest->level);
 }
 
 std::vector<CacheLevel> sysfs_caches(const std::string& root) {

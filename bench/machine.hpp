@@ -40,8 +40,15 @@ MachineFacts machine_facts(const std::string& root = "");
 // MemAvailable now, no more than the control group leaves.
 std::int64_t memory_available_now(const std::string& root = "");
 
-// "0-3,8" -> 5. none if it is no CPU list.
+// "0-3,8" -> 0, 1, 2, 3, 8; empty if it is no CPU list.
+std::vector<int> cpu_list(const std::string& list);
+// How many those are; none if there are none.
 std::optional<std::int64_t> cpu_list_count(const std::string& list);
+
+// The smallest cache that holds `bytes` when `threads` threads share them out, three quarters of it at most: "L1",
+// "L2",
+// ... "" for memory, or where no cache is known.
+std::string cache_level(const MachineFacts& machine, std::int64_t bytes, int threads);
 
 // Threads to use: affinity and quota, rounded down, at least 1.
 int thread_count(std::optional<std::int64_t> affinity, std::optional<std::int64_t> quota);

@@ -1,6 +1,7 @@
 // kvroof_bench: see README.md in this folder.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <new>
@@ -63,7 +64,10 @@ int run(int argc, char** argv) {
     return 0;
   }
 
-  Json context = make_context(options, machine, sweep.isa);
+  // So much more than the caches hold that what is left in them from the last pass does not show.
+  std::int64_t node_bytes = std::min(16 * sweep.last_level_bytes, sweep.arena.room_bytes() / 2);
+  if (node_bytes < 4 * sweep.last_level_bytes) node_bytes = 0;  // no room: the context says so
+  Json context = make_context(options, machine, sweep.isa, node_bytes);
   if (!options.journal.empty()) sweep.journal.open(options.journal, options.resume, context);
   std::vector<const Entry*> missing;
   for (const Entry* entry : wanted)
@@ -102,11 +106,12 @@ int run(int argc, char** argv) {
   std::FILE* const talk = options.default_format ? stdout : stderr;
   for (const std::string& name : sweep.above_roof())
     std::fprintf(talk, "above its roof by more than the spread (the probe is too slow there): %s\n", name.c_str());
-  if (sweep.failures() > 0) {
+  if (sweep.failures() > 0)
     std::fprintf(stderr, "kvroof_bench: %d rows of kvroof failed their check against the oracle\n", sweep.failures());
-    return 1;
-  }
-  return 0;
+  if (!sweep.wrong_roofs().empty())
+    std::fprintf(stderr, "kvroof_bench: roof self-test: %zu rows lie more than 10 %% above their roof, first %s\n",
+                 sweep.wrong_roofs().size(), sweep.wrong_roofs().front().c_str());
+  return sweep.failures() > 0 || !sweep.wrong_roofs().empty() ? 1 : 0;
 }
 
 }  // namespace

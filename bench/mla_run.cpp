@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <set>
 
+#include "bench/native_bound.hpp"
 #include "bench/threads.hpp"
 #include "reference/inputs.hpp"
 #include "reference/mla.hpp"
@@ -77,9 +79,9 @@ const char* mla_kernel_name(MlaKind kind) {
                                           : "mla_reconstruct";
 }
 
-MlaShape mla_bench_shape() {
+MlaShape mla_bench_shape(std::int64_t heads) {
   MlaShape shape;
-  shape.heads = 128;
+  shape.heads = heads;
   shape.nope_dim = 128;
   shape.rope_dim = 64;
   shape.value_dim = 128;
@@ -87,32 +89,43 @@ MlaShape mla_bench_shape() {
   return shape;
 }
 
-DecodeCase mla_case(MlaKind kind) {
-  const MlaShape s = mla_bench_shape();
+DecodeCase mla_case(MlaKind kind, std::int64_t heads) {
+  const MlaShape s = mla_bench_shape(heads);
+  const std::string name = heads == 128 ? "MLA" : "MLA" + std::to_string(heads);
   DecodeCase c;
   c.kernel = mla_kernel_name(kind);
   c.latent_dim = s.latent_dim;
   c.rope_dim = s.rope_dim;
-  c.shape = kind == MlaKind::absorbed ? ShapeCase{"MLA", s.heads, 1, s.latent_dim + s.rope_dim, s.latent_dim}
-                                      : ShapeCase{"MLA", s.heads, 1, s.nope_dim + s.rope_dim, s.value_dim};
+  c.shape = kind == MlaKind::absorbed ? ShapeCase{name, s.heads, 1, s.latent_dim + s.rope_dim, s.latent_dim}
+                                      : ShapeCase{name, s.heads, 1, s.nope_dim + s.rope_dim, s.value_dim};
   return c;
+}
+
+DecodeCase mla_replaced_case(const DecodeCase& c) {
+  const MlaShape s = mla_bench_shape(c.shape.query_heads);
+  DecodeCase replaced;
+  replaced.shape = {"MHA" + std::to_string(s.heads), s.heads, s.heads, s.nope_dim, s.value_dim};
+  replaced.storage = c.storage;
+  replaced.T = c.T;
+  return replaced;
 }
 
 std::int64_t mla_case_bytes(MlaKind kind, const DecodeCase& c) {
   const std::int64_t cache = c.T * row_bytes(c);
-  return kind == MlaKind::absorbed_step ? cache + mla_weight_bytes(mla_bench_shape()) : cache;
+  return kind == MlaKind::absorbed_step ? cache + mla_weight_bytes(mla_bench_shape(c.shape.query_heads)) : cache;
 }
 
 std::int64_t mla_case_flops(MlaKind kind, const DecodeCase& c) {
-  const MlaShape s = mla_bench_shape();
-  const std::int64_t absorbed = s.heads * c.T * 2 * (2 * s.latent_dim + s.rope_dim);
+  const MlaShape s = mla_bench_shape(c.shape.query_heads);
+  const std::int64_t pairs = s.heads * (c.n * c.T - c.n * (c.n - 1) / 2);  // (head, query, visible row)
+  const std::int64_t absorbed = pairs * 2 * (2 * s.latent_dim + s.rope_dim);
   const std::int64_t weights = s.heads * 2 * s.latent_dim * (s.nope_dim + s.value_dim);  // one vector through both
   switch (kind) {
     case MlaKind::absorbed: return absorbed;
-    case MlaKind::absorbed_step: return absorbed + weights;
+    case MlaKind::absorbed_step: return absorbed + c.n * weights;
     case MlaKind::reconstruct: break;
   }
-  return c.T * weights + s.heads * c.T * 2 * (s.nope_dim + s.rope_dim + s.value_dim);
+  return c.T * weights + pairs * 2 * (s.nope_dim + s.rope_dim + s.value_dim);
 }
 
 std::string MlaInputs::make(std::int64_t copies, std::int64_t room_bytes) {
@@ -174,9 +187,9 @@ MlaRun::MlaRun(MlaKind kind, const DecodeCase& c, const MlaInputs& inputs, const
     : kind_(kind), c_(c), inputs_(inputs) {
   const MlaShape& s = inputs.shape();
   const std::int64_t Hq = c.shape.query_heads, Dk = c.shape.key_dim, Dv = c.shape.value_dim;
-  q_ = query_values(size(Hq * Dk));
-  out_.resize(size(Hq * Dv));
-  lse_.resize(size(Hq));
+  q_ = query_values(size(c.n * Hq * Dk));
+  out_.resize(size(c.n * Hq * Dv));
+  lse_.resize(size(c.n * Hq));
   options_.scale = 1.0f / std::sqrt(static_cast<float>(s.nope_dim + s.rope_dim));
   const RowLayout layout = row_layout(mla_cache_shape(s, c.storage), RowOrder::head_major, c.T);
   for (std::int64_t i = 0; i < set.count; ++i) runs_.push_back(row_run(layout, set.k(i), 0, 0, c.T));
@@ -185,7 +198,7 @@ MlaRun::MlaRun(MlaKind kind, const DecodeCase& c, const MlaInputs& inputs, const
     sequence.q = q_.data();
     sequence.q_row_stride = Hq * Dk;
     sequence.q_head_stride = Dk;
-    sequence.n = 1;
+    sequence.n = c.n;
     sequence.kv = layout.strides;
     sequence.kv.runs = &runs_[size(i)];
     sequence.kv.run_count = 1;
@@ -196,10 +209,8 @@ MlaRun::MlaRun(MlaKind kind, const DecodeCase& c, const MlaInputs& inputs, const
     sequence.lse = lse_.data();
     sequences_.push_back(sequence);
   }
-  const std::size_t bytes =
-      kind == MlaKind::absorbed
-          ? attention_workspace_bytes(mla_absorbed_args(s, options_, {sequences_.data(), 1}), c.threads)
-          : mla_workspace_bytes(args(0), form_of(kind), c.threads);
+  const std::size_t bytes = kind == MlaKind::absorbed ? attention_workspace_bytes(absorbed_args(0), c.threads)
+                                                      : mla_workspace_bytes(args(0), form_of(kind), c.threads);
   workspace_.resize(bytes + 64);
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(workspace_.data()) % 64;
   aligned_ = std::span<std::byte>(workspace_.data() + (misaligned == 0 ? 0 : 64 - misaligned), bytes);
@@ -213,10 +224,15 @@ MlaArgs MlaRun::args(std::int64_t visit) const {
   return args;
 }
 
+AttentionArgs MlaRun::absorbed_args(std::int64_t visit) const {
+  AttentionArgs args = mla_absorbed_args(inputs_.shape(), options_, {&sequences_[size(visit) % sequences_.size()], 1});
+  args.mode = c_.mode;
+  return args;
+}
+
 void MlaRun::call(std::int64_t visit) {
   if (kind_ == MlaKind::absorbed) {
-    mla_absorbed(inputs_.shape(), options_, {&sequences_[size(visit) % sequences_.size()], 1}, aligned_, c_.threads,
-                 c_.isa);
+    decode_attention(absorbed_args(visit), aligned_, c_.threads, c_.isa);
   } else if (kind_ == MlaKind::absorbed_step) {
     mla_absorbed_step(args(visit), aligned_, c_.threads, c_.isa);
   } else {
@@ -225,18 +241,59 @@ void MlaRun::call(std::int64_t visit) {
 }
 
 std::int64_t MlaRun::bytes() const {
-  if (kind_ == MlaKind::absorbed)
-    return attention_bytes(mla_absorbed_args(inputs_.shape(), options_, {sequences_.data(), 1}));
+  if (kind_ == MlaKind::absorbed) return attention_bytes(absorbed_args(0));
   return mla_cache_bytes(args(0)) + (kind_ == MlaKind::absorbed_step ? mla_weight_bytes(inputs_.shape()) : 0);
 }
 
 std::int64_t MlaRun::flops() const {
-  if (kind_ == MlaKind::absorbed)
-    return attention_flops(mla_absorbed_args(inputs_.shape(), options_, {sequences_.data(), 1}));
+  if (kind_ == MlaKind::absorbed) return attention_flops(absorbed_args(0));
   return mla_flops(args(0), form_of(kind_));
 }
 
 std::string MlaRun::hash() const { return hash_of(out_); }
+
+// The right answer for one query that sees the first `visible` of `rows`.
+reference::OracleAnswer MlaRun::answer(const float* q, const std::vector<float>& rows, std::int64_t head,
+                                       std::int64_t visible) const {
+  const MlaShape& s = inputs_.shape();
+  const std::int64_t width = s.latent_dim + s.rope_dim;
+  if (kind_ == MlaKind::absorbed) {
+    reference::AttentionProblem p;
+    p.query_heads = p.kv_heads = p.n = 1;
+    p.key_dim = width;
+    p.value_dim = s.latent_dim;
+    p.T = visible;
+    p.scale = options_.scale;
+    p.q.assign(q, q + width);
+    p.k.assign(rows.begin(), rows.begin() + visible * width);
+    for (std::int64_t t = 0; t < visible; ++t)
+      p.v.insert(p.v.end(), rows.begin() + t * width, rows.begin() + t * width + s.latent_dim);
+    return c_.mode == Mode::native ? native_answer(p) : reference::oracle_attention(p);
+  }
+  reference::MlaProblem p;
+  p.shape.heads = 1;
+  p.shape.nope_dim = s.nope_dim;
+  p.shape.rope_dim = s.rope_dim;
+  p.shape.value_dim = s.value_dim;
+  p.shape.latent_dim = s.latent_dim;
+  p.n = 1;
+  p.T = visible;
+  p.scale = options_.scale;
+  p.q.assign(q, q + s.nope_dim + s.rope_dim);
+  for (std::int64_t t = 0; t < visible; ++t) {
+    const float* const row = rows.data() + t * width;
+    p.latent.insert(p.latent.end(), row, row + s.latent_dim);
+    p.rope_key.insert(p.rope_key.end(), row + s.latent_dim, row + width);
+  }
+  const auto of_head = [&](const std::vector<float>& all, std::int64_t outputs) {
+    const auto first = all.begin() + head * outputs * s.latent_dim;
+    return std::vector<float>(first, first + outputs * s.latent_dim);
+  };
+  p.w_uk = of_head(inputs_.w_uk(), s.nope_dim);
+  p.w_uv = of_head(inputs_.w_uv(), s.value_dim);
+  const auto form = kind_ == MlaKind::reconstruct ? reference::MlaForm::reconstruct : reference::MlaForm::absorbed;
+  return c_.T <= kOracleRows ? reference::mla_oracle(form, p) : folded_answer(p);
+}
 
 std::vector<DecodeSetup::Sample> MlaRun::oracle_samples() const {
   const MlaShape& s = inputs_.shape();
@@ -246,45 +303,11 @@ std::vector<DecodeSetup::Sample> MlaRun::oracle_samples() const {
     reference::mla_decode_row(kind_of(c_.storage), runs_[0].k + t * bytes, s.latent_dim, s.rope_dim,
                               rows.data() + t * width);
   std::vector<DecodeSetup::Sample> samples;
-  for (std::int64_t head : {std::int64_t{0}, s.heads - 1}) {
-    const float* const q = q_.data() + head * c_.shape.key_dim;
-    if (kind_ == MlaKind::absorbed) {
-      reference::AttentionProblem p;
-      p.query_heads = p.kv_heads = p.n = 1;
-      p.key_dim = width;
-      p.value_dim = s.latent_dim;
-      p.T = c_.T;
-      p.scale = options_.scale;
-      p.q.assign(q, q + width);
-      p.k = rows;
-      for (std::int64_t t = 0; t < c_.T; ++t)
-        p.v.insert(p.v.end(), rows.begin() + t * width, rows.begin() + t * width + s.latent_dim);
-      samples.push_back({0, 0, head, reference::oracle_attention(p)});
-      continue;
+  for (const std::int64_t r : std::set<std::int64_t>{0, c_.n - 1}) {
+    for (const std::int64_t head : {std::int64_t{0}, s.heads - 1}) {
+      const float* const q = q_.data() + (r * s.heads + head) * c_.shape.key_dim;
+      samples.push_back({0, r, head, answer(q, rows, head, c_.T - c_.n + r + 1)});
     }
-    reference::MlaProblem p;
-    p.shape.heads = 1;
-    p.shape.nope_dim = s.nope_dim;
-    p.shape.rope_dim = s.rope_dim;
-    p.shape.value_dim = s.value_dim;
-    p.shape.latent_dim = s.latent_dim;
-    p.n = 1;
-    p.T = c_.T;
-    p.scale = options_.scale;
-    p.q.assign(q, q + s.nope_dim + s.rope_dim);
-    for (std::int64_t t = 0; t < c_.T; ++t) {
-      const float* const row = rows.data() + t * width;
-      p.latent.insert(p.latent.end(), row, row + s.latent_dim);
-      p.rope_key.insert(p.rope_key.end(), row + s.latent_dim, row + width);
-    }
-    const auto of_head = [&](const std::vector<float>& all, std::int64_t outputs) {
-      const auto first = all.begin() + head * outputs * s.latent_dim;
-      return std::vector<float>(first, first + outputs * s.latent_dim);
-    };
-    p.w_uk = of_head(inputs_.w_uk(), s.nope_dim);
-    p.w_uv = of_head(inputs_.w_uv(), s.value_dim);
-    const auto form = kind_ == MlaKind::reconstruct ? reference::MlaForm::reconstruct : reference::MlaForm::absorbed;
-    samples.push_back({0, 0, head, c_.T <= kOracleRows ? reference::mla_oracle(form, p) : folded_answer(p)});
   }
   return samples;
 }
@@ -294,16 +317,20 @@ Check MlaRun::check(const std::vector<DecodeSetup::Sample>& samples) const {
   check.done = true;
   check.bound = 1;
   check.rule =
-      kind_ == MlaKind::absorbed || c_.T <= kOracleRows
+      c_.mode == Mode::native ? "largest error over the bound of native mode for that element "
+                                "(bench/native_bound.hpp); first and last query "
+                                "and head"
+      : kind_ == MlaKind::absorbed || c_.T <= kOracleRows
           ? "largest error over the oracle's bound for that element (reference/oracle.hpp, reference/mla.hpp); "
-            "first and last head"
+            "first and last query and head"
           : "largest error over (1e-5 + 8 sqrt(T) 2^-24) of the largest output, against float64 with W_UK "
-            "folded into the query; first and last head";
+            "folded into the query; first and last query and head";
   for (const DecodeSetup::Sample& sample : samples) {
-    const float* const row = out_.data() + sample.head * c_.shape.value_dim;
-    check.max_error = std::max(check.max_error, reference::worst_error_over_bound(
-                                                    sample.answer, std::vector<float>(row, row + c_.shape.value_dim),
-                                                    {lse_[size(sample.head)]}));
+    const std::int64_t at = sample.query * c_.shape.query_heads + sample.head;
+    const float* const row = out_.data() + at * c_.shape.value_dim;
+    check.max_error = std::max(check.max_error,
+                               reference::worst_error_over_bound(
+                                   sample.answer, std::vector<float>(row, row + c_.shape.value_dim), {lse_[size(at)]}));
   }
   check.passed = check.max_error <= check.bound;
   return check;

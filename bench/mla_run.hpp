@@ -21,18 +21,20 @@ enum class MlaKind {
 };
 const char* mla_kernel_name(MlaKind kind);  // mla_absorbed, ...
 
-// DeepSeek-V3: 128 heads, keys 128 + 64, values 128, latent 512.
-MlaShape mla_bench_shape();
+// Keys 128 + 64, values 128, latent 512, with DeepSeek-V3's 128 heads or DeepSeek-V2-Lite's 16.
+MlaShape mla_bench_shape(std::int64_t heads = 128);
 
-// A case without T, storage and threads. Hkv is 1: a token has one row for all heads. Dk and Dv are those of the query
-// and the output of this kernel: 576 and 512 where q' is given, else 192 and 128.
-DecodeCase mla_case(MlaKind kind);
+// A case without T, n, storage and threads. Hkv is 1: a token has one row for all heads. Dk and Dv are those of the
+// query and the output of this kernel: 576 and 512 where q' is given, else 192 and 128.
+DecodeCase mla_case(MlaKind kind, std::int64_t heads = 128);
+// The cache that latent rows of the case replace: a K and a V row for every head.
+DecodeCase mla_replaced_case(const DecodeCase& c);
 
 // What the kernels' own counts must come to (kernels/mla.hpp has the rules); for rows that did not run too.
 std::int64_t mla_case_bytes(MlaKind kind, const DecodeCase& c);
 std::int64_t mla_case_flops(MlaKind kind, const DecodeCase& c);
 
-// The weights, in as many equal copies as make a rotation over them cold. One object for all entries.
+// The weights, in as many equal copies as make a rotation over them cold. One object for all entries of a shape.
 class MlaInputs {
  public:
   explicit MlaInputs(const MlaShape& shape) : shape_(shape) {}
@@ -68,14 +70,17 @@ class MlaRun : public Kernel {
   const std::vector<float>& q() const { return q_; }
   float scale() const { return options_.scale; }
 
-  // The right answer to call 0 for the first and the last head. Up to kOracleRows rows the reference's oracle with its
-  // bound for every element; beyond, float64 with W_UK folded into the query (the oracle writes out every head's keys)
-  // and one bound relative to the largest output. mla_absorbed: always the oracle.
+  // The right answer to call 0 for the first and the last head and query. Up to kOracleRows rows the reference's oracle
+  // with its bound for every element; beyond, float64 with W_UK folded into the query (the oracle writes out every
+  // head's keys) and one bound relative to the largest output. mla_absorbed: always the oracle.
   static constexpr std::int64_t kOracleRows = 1024;
   std::vector<DecodeSetup::Sample> oracle_samples() const;
 
  private:
   MlaArgs args(std::int64_t visit) const;
+  AttentionArgs absorbed_args(std::int64_t visit) const;
+  reference::OracleAnswer answer(const float* q, const std::vector<float>& rows, std::int64_t head,
+                                 std::int64_t visible) const;
 
   MlaKind kind_;
   DecodeCase c_;

@@ -12,7 +12,9 @@ namespace kvroof::bench {
 const char kHelp[] =
     "kvroof_bench: measures decode attention against this machine's own roofs, beside oneDNN and scalar loops.\n"
     "\n"
-    "  --preset=quick|full|ci   what to measure (quick: about 3 minutes; full: T = 128 ... 131072; ci: seconds)\n"
+    "  --preset=NAME            what to measure. quick: about 3 minutes; full: T = 128 ... 131072; layouts: of full "
+    "what\n"
+    "                           is about ring, paged, chunks and batches; check: points for predictions; ci: seconds\n"
     "  --journal=FILE           write every row to FILE as it is measured, one JSON object a line\n"
     "  --resume                 go on with the journal, measuring only what it lacks\n"
     "  --memory-limit=BYTES     never hold more than this (suffix K, M or G: powers of 1024); default: what is free\n"
@@ -98,14 +100,11 @@ Options parse_options(int argc, char** argv) {
     if (argument == "--help" || argument == "-h") {
       options.help = true;
     } else if (value_of(argument, "--preset", value)) {
-      if (value == "quick")
-        options.preset = Preset::quick;
-      else if (value == "full")
-        options.preset = Preset::full;
-      else if (value == "ci")
-        options.preset = Preset::ci;
-      else
-        throw UsageError("--preset=" + value + ": unknown; choose quick, full or ci");
+      const auto named = [&](Preset preset) { return value == preset_name(preset); };
+      const Preset* const preset = std::find_if(std::begin(kPresets), std::end(kPresets), named);
+      if (preset == std::end(kPresets))
+        throw UsageError("--preset=" + value + ": unknown; choose quick, full, layouts, check or ci");
+      options.preset = *preset;
     } else if (value_of(argument, "--journal", value)) {
       if (value.empty()) throw UsageError("--journal=: a file name is missing");
       options.journal = value;

@@ -47,4 +47,13 @@ struct ProbeTable {
 
 const ProbeTable& probe_table(Isa isa);  // throws Error(bad_isa) if it is not built or cannot run here
 
+// The instructions of native mode (isa/native/).
+struct NativeProbe {
+  // At least `flops` operations of the dot instruction on bf16 elements of `block`, each loaded vector used in `group`
+  // of them. `elements` a multiple of 512.
+  double (*dot)(int group, const std::byte* block, std::size_t elements, double flops);
+};
+
+const NativeProbe& native_probe(Isa isa);  // throws Error(bad_isa) where native_missing gives a reason for bf16
+
 }  // namespace kvroof::bench

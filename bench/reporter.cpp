@@ -30,10 +30,14 @@ std::string head(const Json& row) {
     std::snprintf(text, sizeof text, "roof compute  %-18s threads %-6s",
                   name.substr(op + 4, name.find('/', op + 1) - op - 4).c_str(), threads.c_str());
   } else {
-    std::snprintf(text, sizeof text, "%s %s %-4s T %6ld %s threads %-6s", row["kernel"].get<std::string>().c_str(),
+    const std::int64_t n = row["shape"]["n"].get<std::int64_t>();
+    const std::string more = (n > 1 ? " n " + std::to_string(n) : "") +
+                             (row["order"] == "token" ? " token-major" : "") +
+                             (row["mode"] == "native" ? " native" : "");
+    std::snprintf(text, sizeof text, "%s %s %-4s T %6ld %s threads %-6s%s", row["kernel"].get<std::string>().c_str(),
                   row["shape"]["name"].get<std::string>().c_str(), row["storage"].get<std::string>().c_str(),
                   static_cast<long>(row["T"].get<std::int64_t>()), row["cache"].get<std::string>().c_str(),
-                  threads.c_str());
+                  threads.c_str(), more.c_str());
   }
   return text;
 }
@@ -83,11 +87,14 @@ void LineReporter::ReportRuns(const std::vector<Run>& runs) {
     // Our own rows a line each, rivals at the end of the line of the row they were measured with.
     for (const Json& own : *rows) {
       if (own["impl"] != "kvroof" && rows->size() > 1) continue;
+      if (own.value("mode", Json()) == "native" && own["status"] == "unsupported") continue;  // the file says why
       std::string line = head(own) + "  " + body(own);
       for (const Json& ratio : own.value("time_ratios", Json::array()))
-        line += "  " + ratio["what"].get<std::string>() + printed(" %.3f", ratio["median"].get<double>());
-      for (const Json& row : *rows)
-        if (row["impl"] != "kvroof" && row["impl"] != "probe") line += rival(row);
+        line += "  " + ratio["what"].get<std::string>() + printed(" %.3f", ratio["median"].get<double>()) +
+                printed(" [%.3f", ratio["low"].get<double>()) + printed(" %.3f]", ratio["high"].get<double>());
+      for (const Json& row : *rows)  // their ratio is to the entry's own row
+        if (row["impl"] != "kvroof" && row["impl"] != "probe" && own["name"] == rows->back()["name"])
+          line += rival(row);
       if (own["above_roof"] == true) line += "  ABOVE ITS ROOF";
       if (own["status"] == "unstable") line += "  (unstable: " + own["reason"].get<std::string>() + ")";
       GetOutputStream() << line << std::endl;

@@ -65,7 +65,7 @@ Json decode_row(const DecodeCase& c, const std::string& impl, const std::string&
   row["T"] = c.T;
   row["W"] = c.window == 0 ? Json("all") : Json(c.window);
   row["layout"] = c.layout;
-  row["order"] = "head";
+  row["order"] = row_order_name(c.order);
   if (c.page_size > 0) {
     row["page_size"] = c.page_size;
     row["pages"] = c.pages;
@@ -73,10 +73,10 @@ Json decode_row(const DecodeCase& c, const std::string& impl, const std::string&
   if (*c.lengths != '\0') row["lengths"] = c.lengths;
   if (c.prefix > 0) row["prefix"] = c.prefix;
   row["cache"] = c.cold ? "cold" : "warm";
-  row["mode"] = impl == "kvroof" ? Json("reproducible") : Json(nullptr);
+  row["mode"] = impl == "kvroof" ? Json(mode_name(c.mode)) : Json(nullptr);
   row["threads"] = role(c.all_threads);
   row["thread_count"] = c.threads;
-  row["isa"] = isa_name(c.isa);
+  row["isa"] = impl == "kvroof" ? row_isa(c) : isa_name(c.isa);
   row["form"] = nullptr;
   row["implementation"] = nullptr;
   row["bytes"] = c.bytes();
@@ -87,7 +87,7 @@ Json decode_row(const DecodeCase& c, const std::string& impl, const std::string&
     row[field] = nullptr;
   if (impl != "kvroof") row["output_hash_reason"] = "only kvroof's reproducible mode promises bits";
   if (impl == "probe") row["checked_reason"] = "the probe computes no attention";
-  if (impl == "kvroof") row["time_ratio_to_kvroof_reason"] = "this is kvroof's own row";
+  if (impl == "kvroof") row["time_ratio_to_kvroof_reason"] = "kvroof's own rows are compared in time_ratios";
   row["above_roof"] = false;
   return row;
 }
@@ -95,6 +95,7 @@ Json decode_row(const DecodeCase& c, const std::string& impl, const std::string&
 Json roof_row(const RoofCase& c) {
   Json row;
   const std::string name = row_name(c);
+  const bool native = c.mode == Mode::native && *native_isa_name(c.isa) != '\0';
   row["name"] = row["run_name"] = row["tuple"] = name;
   row["key"] = join_key(name);
   row["run_type"] = "iteration";
@@ -103,7 +104,7 @@ Json roof_row(const RoofCase& c) {
   row["cache"] = c.read ? Json(c.cold ? "cold" : "warm") : Json(nullptr);
   row["threads"] = role(c.all_threads);
   row["thread_count"] = c.threads;
-  row["isa"] = isa_name(c.isa);
+  row["isa"] = native ? native_isa_name(c.isa) : isa_name(c.isa);
   row["bytes"] = c.read ? Json(c.bytes) : Json(nullptr);
   row["flops"] = nullptr;
   row["above_roof"] = false;
@@ -218,6 +219,16 @@ void set_times(Json& row, const Timed& timed) {
     row["status"] = "unstable";
     row["reason"] = "quartiles of the fraction lie more than a quarter apart";
   }
+}
+
+bool fails_roof(const Json& row) {
+  constexpr int kLeastPairs = 5;
+  if (row["above_roof"] != true || row["impl"] != "kvroof" || row["status"] != "ok") return false;
+  const bool read = row["above_roof_of"] == "read";
+  const Json& fraction = row[read ? "spread" : "attainable_spread"];
+  const double unique =
+      read && row.contains("unique_bytes") ? row["unique_bytes"].get<double>() / row["bytes"].get<double>() : 1;
+  return fraction["n"] >= kLeastPairs && fraction["low"].get<double>() * unique > kWrongRoof;
 }
 
 void set_check(Json& row, const Check& check) {

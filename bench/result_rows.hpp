@@ -40,6 +40,11 @@ struct Timed {
 // Times, rates, fractions, spread, samples, status ok or unstable, above_roof.
 void set_times(Json& row, const Timed& timed);
 
+// Whether a stable row of ours lies so far above its roof that not even a quarter of its pairs are below 1.10 of it: no
+// noise, the probe is wrong. The program then ends with exit code 1.
+inline constexpr double kWrongRoof = 1.10;
+bool fails_roof(const Json& row);
+
 // `row`: the row of its case and impl, filled in with what the rival says of itself.
 Json rival_row(const Rival& rival, Json row, std::int64_t copies);
 

@@ -18,6 +18,9 @@ extern const ProbeTable probes;
 namespace isa_avx512 {
 extern const ProbeTable probes;
 }
+namespace isa_avx512_bf16 {
+extern const NativeProbe native_probe;
+}
 #elif defined(__aarch64__)
 namespace isa_neon {
 extern const ProbeTable probes;
@@ -38,6 +41,16 @@ const ProbeTable& probe_table(Isa isa) {
 #endif
     default: return isa_portable::probes;
   }
+}
+
+const NativeProbe& native_probe(Isa isa) {
+  if (const std::string missing = native_missing(isa, Storage::bf16, Storage::bf16); !missing.empty())
+    throw Error(ErrorCode::bad_isa, "native mode: " + missing);
+#if defined(__x86_64__)
+  return isa_avx512_bf16::native_probe;
+#else
+  throw Error(ErrorCode::bad_isa, "native mode: not built");  // not reached: no other ISA has one
+#endif
 }
 
 namespace {
@@ -111,8 +124,9 @@ const ReadVariant& Roofs::read_variant(const CacheSet& set, int threads, bool co
 
 Roofs::Compute Roofs::compute(const ComputeOp& op, int threads, double ns) {
   const auto run = [&](double flops) {
-    if (op.storage == Storage::f32) return table_.fma_f32(flops);
     const std::byte* const block = blocks_[static_cast<int>(op.storage)].data();
+    if (op.mode == Mode::native) return native_probe(isa()).dot(op.group, block, kBlockElements, flops);
+    if (op.storage == Storage::f32) return table_.fma_f32(flops);
     return table_.convert_fma(op.storage, op.group, block, kBlockElements, flops);
   };
   double& pace = flops_per_ns_[op.name()];

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "bench/clock.hpp"
+#include "bench/result_rows.hpp"
 
 namespace kvroof::bench {
 namespace {
@@ -18,7 +19,9 @@ double preset_seconds(Preset preset, std::size_t entries) {
   switch (preset) {
     case Preset::quick: return 183;  // 18 of them latent attention
     case Preset::ci: return 24;
-    case Preset::full: break;
+    case Preset::full:
+    case Preset::layouts:
+    case Preset::check: break;
   }
   return 4.0 * static_cast<double>(entries);
 }
@@ -52,7 +55,7 @@ PairingOptions Sweep::pairing(double seconds, std::int64_t caches) const {
   PairingOptions p;
   p.budget_s = options.min_time_s.value_or(std::clamp(seconds, 0.2, 4.0));
   p.min_repetitions = options.preset == Preset::ci ? 3 : 5;
-  p.max_repetitions = options.preset == Preset::full ? 101 : 41;
+  p.max_repetitions = options.preset == Preset::full || options.preset == Preset::layouts ? 101 : 41;
   p.min_sample_ns = options.preset == Preset::ci ? 5e5 : 1e6;
   p.caches = caches;
   return p;
@@ -83,6 +86,7 @@ const std::vector<Json>& Sweep::run(const Entry& entry) {
   for (Json& row : rows) {
     if (repetition > 0) row["repetition_index"] = repetition;
     if (row["above_roof"] == true) above_roof_.push_back(row["name"].get<std::string>());
+    if (fails_roof(row)) wrong_roofs_.push_back(row["name"].get<std::string>());
     const auto checked = row.find("checked");
     if (row["impl"] == "kvroof" && checked != row.end() && checked->is_object() &&
         !((*checked)["max_error"].is_number() && (*checked)["max_error"] <= (*checked)["bound"]))
@@ -102,9 +106,10 @@ void Sweep::progress(const Entry& entry) const {
   const double by_plan = preset_seconds(options.preset, total_) - elapsed;
   const double by_pace = weight_done_ > 0 ? elapsed / weight_done_ * weight_left_ : 0;
   // The plan holds while it can be kept; an entry that takes longer than its share shows in the pace.
-  const double left = done_ >= total_                  ? 0.0
-                      : options.preset == Preset::full ? by_pace
-                                                       : std::max(by_plan, 0.2 * by_pace);
+  const double left = done_ >= total_ ? 0.0
+                      : options.preset == Preset::quick || options.preset == Preset::ci
+                          ? std::max(by_plan, 0.2 * by_pace)
+                          : by_pace;
   const Json line = {{"done", done_}, {"total", total_}, {"seconds_left", std::max(0.0, left)}, {"name", entry.name}};
   const std::string text = line.dump() + "\n";
   // Whoever watches may have gone; that is no reason to stop measuring.

@@ -62,6 +62,8 @@ class Sweep {
   void plan(const std::vector<const Entry*>& entries);
   int failures() const { return failures_; }
   const std::vector<std::string>& above_roof() const { return above_roof_; }
+  // The self-test of the roofs: rows so far above one that the probe must be wrong (see fails_roof).
+  const std::vector<std::string>& wrong_roofs() const { return wrong_roofs_; }
 
  private:
   double seconds_for(const Entry& entry) const;
@@ -69,7 +71,7 @@ class Sweep {
   std::map<std::string, std::vector<DecodeSetup::Sample>> answers_;
   std::map<std::string, std::vector<Json>> rows_;
   std::map<std::string, int> repetitions_;
-  std::vector<std::string> above_roof_;
+  std::vector<std::string> above_roof_, wrong_roofs_;
   double weight_left_ = 0, weight_done_ = 0;
   std::int64_t start_ns_ = 0;
   std::size_t done_ = 0, total_ = 0;

@@ -10,19 +10,23 @@
 namespace kvroof::bench {
 
 TupleRun::TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c, std::optional<ComputeOp> op)
-    : sweep_(sweep),
-      caches_(caches),
-      c_(c),
-      op_(op.value_or(ComputeOp{c.storage, static_cast<int>(std::min<std::int64_t>(c.group() * c.n, 32))})),
-      variant_(sweep.roofs.read_variant(caches, c.threads, c.cold)) {
+    : sweep_(sweep), caches_(caches), c_(c), variant_(sweep.roofs.read_variant(caches, c.threads, c.cold)) {
   conditions_.mhz_before = measured_mhz();
   throttled_before_ = cgroup_throttled();
   probe_at_ = add({"probe", [this](std::int64_t visit) { sweep_.roofs.read(caches_, visit, c_.threads, variant_); }});
-  const auto compute = [this](std::int64_t) {
-    call_gflops_.push_back(sweep_.roofs.compute(op_, c_.threads, 3e5).gflops);
+  add_compute(op.value_or(compute_op(c)));
+}
+
+std::size_t TupleRun::add_compute(const ComputeOp& op) {
+  compute_.push_back(std::make_unique<ComputeProbe>());
+  ComputeProbe& probe = *compute_.back();
+  probe.op = op;
+  const auto call = [this, &probe](std::int64_t) {
+    probe.call_gflops.push_back(sweep_.roofs.compute(probe.op, c_.threads, 3e5).gflops);
   };
-  compute(0);
-  compute_at_ = add({"compute", compute});
+  call(0);
+  probe.at = add({"compute", call});
+  return compute_.size() - 1;
 }
 
 std::size_t TupleRun::add(Contender contender) {
@@ -31,14 +35,14 @@ std::size_t TupleRun::add(Contender contender) {
 }
 
 std::size_t TupleRun::add_kernel(Kernel& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
-                                 double budget_share) {
+                                 double budget_share, std::size_t compute) {
   try {
     kernel.call(0);
   } catch (const Error& error) {
     set_not_run(row, error.code == ErrorCode::bad_isa ? "unsupported" : "not_measured", error.what());
     return kNone;
   }
-  row["op"] = op_.name();
+  row["op"] = compute_[compute]->op.name();
   row["cache_copies"] = caches_.count;
   row["output_hash"] = kernel.hash();
   row["bytes"] = kernel.bytes();
@@ -48,7 +52,7 @@ std::size_t TupleRun::add_kernel(Kernel& kernel, const std::vector<DecodeSetup::
   set_check(row, check);
   if (!check.passed) {
     char text[120];
-    std::snprintf(text, sizeof text, "wrong result: error %.3g times the oracle's bound", check.max_error);
+    std::snprintf(text, sizeof text, "wrong result: error %.3g times its bound", check.max_error / check.bound);
     set_not_run(row, "not_measured", text);
     return kNone;
   }
@@ -63,15 +67,16 @@ void TupleRun::measure(double seconds, int least_pairs) {
   conditions_.mhz_after = measured_mhz();
   const auto throttled_after = cgroup_throttled();
   if (throttled_before_ && throttled_after) conditions_.throttled = *throttled_after - *throttled_before_;
-  gflops_ = repetition_medians(call_gflops_, paired_.repetitions, paired_.calls[compute_at_]);
+  for (const auto& probe : compute_)
+    probe->gflops = repetition_medians(probe->call_gflops, paired_.repetitions, paired_.calls[probe->at]);
 }
 
-void TupleRun::set_measured(Json& row, std::size_t at, std::size_t kvroof_at) const {
+void TupleRun::set_measured(Json& row, std::size_t at, std::size_t kvroof_at, std::size_t compute) const {
   Timed timed;
   timed.time_ns = &paired_.time_ns[at];
   timed.probe_ns = &paired_.time_ns[probe_at_];
   timed.probe_bytes = static_cast<std::int64_t>(caches_.slot_bytes());
-  timed.compute_gflops = &gflops_;
+  timed.compute_gflops = &compute_[compute]->gflops;
   timed.kvroof_ns = kvroof_at == kNone ? nullptr : &paired_.time_ns[kvroof_at];
   timed.calls = paired_.calls[at];
   set_times(row, timed);
@@ -94,17 +99,45 @@ Json TupleRun::probe_row(const DecodeCase& c, const std::string& tuple, std::siz
   return row;
 }
 
+std::vector<std::size_t> TupleRun::add_rivals(const std::vector<Rival>& rivals) {
+  std::vector<std::size_t> at;
+  for (const Rival& rival : rivals) {
+    const bool scalar = rival.impl.rfind("scalar", 0) == 0;
+    // A scalar call may take a hundred times the kernel's; the two share a quarter of the time, and one pair at least.
+    at.push_back(rival.status != "ok"
+                     ? kNone
+                     : add({rival.impl, rival.call, scalar ? 0.12 : 1.0, scalar ? rival.first_call_ns : 0}));
+  }
+  return at;
+}
+
+void TupleRun::set_rival(Json& row, std::size_t at, std::size_t kvroof_at) const {
+  if (at == kNone) return;
+  set_measured(row, at, kvroof_at);
+  if (kvroof_at == kNone) row["time_ratio_to_kvroof_reason"] = "kvroof was not measured in this entry";
+}
+
 Ratio TupleRun::ratio(std::size_t a, std::size_t b) const {
   if (a == kNone || b == kNone) return {};
   return summarize(pair_ratios(paired_.time_ns[a], paired_.time_ns[b]));
 }
 
-std::vector<Json> rows_not_run(const DecodeCase& c, const std::vector<std::string>& impls, const std::string& status,
-                               const std::string& reason) {
+Json native_row(const DecodeCase& native, const std::string& tuple) {
+  Json row = decode_row(native, "kvroof", tuple);
+  row["status"] = nullptr;
+  if (const std::string missing = native_missing(native.isa, native.storage, native.storage); !missing.empty())
+    set_not_run(row, "unsupported", missing);
+  return row;
+}
+
+std::vector<Json> rows_not_run(const DecodeCase& c, const std::vector<std::string>& impls, const std::string& reason) {
+  const std::string tuple = row_name(c, "kvroof");
   std::vector<Json> rows;
   for (const std::string& impl : impls) {
-    rows.push_back(decode_row(c, impl, row_name(c, "kvroof")));
-    set_not_run(rows.back(), status, reason);
+    if (impl == "kvroof") rows.push_back(native_row(native_case(c), tuple));
+    if (impl == "kvroof" && rows.back()["status"].is_null()) set_not_run(rows.back(), "not_measured", reason);
+    rows.push_back(decode_row(c, impl, tuple));
+    set_not_run(rows.back(), "not_measured", reason);
   }
   return rows;
 }

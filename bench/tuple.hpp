@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "bench/kernel_run.hpp"
 #include "bench/pairing.hpp"
 #include "bench/result_rows.hpp"
+#include "bench/rivals/rival.hpp"
 #include "bench/sweep.hpp"
 
 namespace kvroof::bench {
@@ -24,36 +26,51 @@ class TupleRun {
 
   std::size_t add(Contender contender);
 
+  // One more compute roof in the same turns; its number for add_kernel and set_measured. That of the tuple is 0.
+  std::size_t add_compute(const ComputeOp& op);
+
   // Calls the kernel once on call 0, fills in hash, bytes, flops and check, and enters it as a contender; kNone (and a
   // row that says why) if it throws or its result is wrong.
   std::size_t add_kernel(Kernel& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
-                         double budget_share = 1.0);
+                         double budget_share = 1.0, std::size_t compute = 0);
 
   // `seconds`: for the pairs. At least `least_pairs` repetitions, 0: the preset's.
   void measure(double seconds, int least_pairs = 0);
 
   // To be called after measure. `kvroof_at`: the contender that time_ratio_to_kvroof refers to; kNone for our own rows.
-  void set_measured(Json& row, std::size_t at, std::size_t kvroof_at) const;
+  void set_measured(Json& row, std::size_t at, std::size_t kvroof_at, std::size_t compute = 0) const;
+  // Enters the rivals that can run; where each stands, kNone for the others.
+  std::vector<std::size_t> add_rivals(const std::vector<Rival>& rivals);
+  // set_measured for a rival's row; nothing for one that could not run.
+  void set_rival(Json& row, std::size_t at, std::size_t kvroof_at) const;
   Json probe_row(const DecodeCase& c, const std::string& tuple, std::size_t kvroof_at) const;
   Ratio ratio(std::size_t a, std::size_t b) const;  // time of a over time of b, by pairs
 
  private:
+  struct ComputeProbe {
+    ComputeOp op;
+    std::size_t at = 0;               // the contender
+    std::vector<double> call_gflops;  // of every call
+    std::vector<double> gflops;       // per repetition
+  };
+
   Sweep& sweep_;
   CacheSet caches_;
   DecodeCase c_;
-  ComputeOp op_;
   const ReadVariant& variant_;
   std::vector<Contender> contenders_;
-  std::size_t probe_at_ = 0, compute_at_ = 0;
-  std::vector<double> call_gflops_;  // of every call of the compute probe
-  std::vector<double> gflops_;       // per repetition
+  std::size_t probe_at_ = 0;
+  std::vector<std::unique_ptr<ComputeProbe>> compute_;
   PairingResult paired_;
   Conditions conditions_;
   std::optional<std::int64_t> throttled_before_;
 };
 
-// A row for each implementation of a decode entry that could not run at all.
-std::vector<Json> rows_not_run(const DecodeCase& c, const std::vector<std::string>& impls, const std::string& status,
-                               const std::string& reason);
+// The row of native mode in the tuple of the same case in reproducible mode. Its status is null where it can run, to be
+// measured; else it says why not.
+Json native_row(const DecodeCase& native, const std::string& tuple);
+
+// A row for each implementation of a decode entry that was not measured at all, that of native mode before our own.
+std::vector<Json> rows_not_run(const DecodeCase& c, const std::vector<std::string>& impls, const std::string& reason);
 
 }  // namespace kvroof::bench

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "bench/cgroup.hpp"
+#include "bench/node_roofs.hpp"
 
 namespace kvroof::bench {
 namespace {
@@ -110,6 +111,13 @@ TEST(ThreadCount, SmallerOfAffinityAndQuotaAtLeastOne) {
   EXPECT_EQ(thread_count(0, 0), 1);
 }
 
+TEST(CpuList, Members) {
+  EXPECT_EQ(cpu_list("0-3,8"), (std::vector<int>{0, 1, 2, 3, 8}));
+  EXPECT_EQ(cpu_list("5"), (std::vector<int>{5}));
+  for (const char* wrong : {"", "a", "3-1", "0-", "1,,2", "0-99999999999"})
+    EXPECT_TRUE(cpu_list(wrong).empty()) << wrong;
+}
+
 TEST(CpuList, Counts) {
   EXPECT_EQ(cpu_list_count("0"), 1);
   EXPECT_EQ(cpu_list_count("0-3,8"), 5);
@@ -117,6 +125,44 @@ TEST(CpuList, Counts) {
   EXPECT_EQ(cpu_list_count("a-b"), std::nullopt);
   EXPECT_EQ(cpu_list_count("3-1"), std::nullopt);
   EXPECT_EQ(cpu_list_count("0-"), std::nullopt);
+}
+
+using NodeFiles = FakeRoot;
+
+TEST_F(NodeFiles, NodesHoldTheCpusThatMayBeUsed) {
+  put("/sys/devices/system/node/online", "0-2\n");
+  put("/sys/devices/system/node/node0/cpulist", "0-3\n");
+  put("/sys/devices/system/node/node1/cpulist", "4-7\n");
+  put("/sys/devices/system/node/node2/cpulist", "\n");  // memory only
+  const std::vector<NumaNode> both = numa_nodes({2, 3, 4}, root);
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0].cpus, (std::vector<int>{2, 3}));
+  EXPECT_EQ(both[1].number, 1);
+  EXPECT_EQ(both[1].cpus, (std::vector<int>{4}));
+  EXPECT_EQ(numa_nodes({7}, root).size(), 1u);
+}
+
+TEST_F(NodeFiles, WithoutNodesTheMachineIsOne) {
+  const std::vector<NumaNode> one = numa_nodes({0, 5}, root);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].cpus, (std::vector<int>{0, 5}));
+}
+
+TEST(CacheLevels, TheSmallestThatHoldsTheThreadsShares) {
+  MachineFacts machine;
+  EXPECT_EQ(cache_level(machine, 1, 1), "");
+  machine.caches = {{"Data", 1, 32 << 10, 1},
+                    {"Instruction", 1, 64 << 20, 1},
+                    {"Unified", 2, 1 << 20, 1},
+                    {"Unified", 3, 32 << 20, 8}};
+  EXPECT_EQ(cache_level(machine, 24 << 10, 1), "L1");
+  EXPECT_EQ(cache_level(machine, 25 << 10, 1), "L2");
+  EXPECT_EQ(cache_level(machine, 48 << 10, 2), "L1");
+  EXPECT_EQ(cache_level(machine, 1 << 20, 1), "L3");
+  EXPECT_EQ(cache_level(machine, 1 << 20, 2), "L2");
+  EXPECT_EQ(cache_level(machine, 24 << 20, 8), "L3");
+  EXPECT_EQ(cache_level(machine, 25 << 20, 8), "");
+  EXPECT_EQ(cache_level(machine, 25 << 20, 9), "L3");  // on two of them
 }
 
 using MachineFiles = FakeRoot;

@@ -1,79 +1,34 @@
-// The roof probes of one instruction set. Widest loads and FMA of the row, no data dependence but the accumulators'.
-#include "kernels/simd/isa.hpp"
-
+// The roof probes of one instruction set: its widest loads, and the kernels' own FMA and widening loads, with no data
+// dependence but the accumulators'.
 #include "bench/probe.hpp"
+#include "kernels/simd/lanes.hpp"
 
 namespace kvroof::bench::KVROOF_NS {
 namespace {
 
+using namespace kvroof::KVROOF_NS;
+
 #if KVROOF_ROW == KVROOF_ROW_avx512
 using Words = __m512i;
-using Floats = __m512;
-constexpr int kFloats = 16;
-constexpr int kChains = 16;  // latency 4 x 2 ports = 8; 32 registers leave room for cores with more
+constexpr int kChains = 16;  // of 16 floats. Latency 4 x 2 ports = 8; 32 registers leave room for cores with more
 inline Words load_words(const std::byte* p) { return _mm512_loadu_si512(p); }
 inline Words add_words(Words a, Words b) { return _mm512_add_epi64(a, b); }
 inline Words zero_words() { return _mm512_setzero_si512(); }
-inline Floats fma_floats(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-inline Floats splat(float x) { return _mm512_set1_ps(x); }
-inline Floats widen_f16(const std::byte* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-inline Floats widen_bf16(const std::byte* p) {
-  const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
-}
-inline Floats widen_int8(const std::byte* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
 #elif KVROOF_ROW == KVROOF_ROW_avx2
 using Words = __m256i;
-using Floats = __m256;
-constexpr int kFloats = 8;
-constexpr int kChains = 8;  // latency 4 x 2 ports; 16 registers allow no 16
+constexpr int kChains = 4;  // two registers each: latency 4 x 2 ports; 16 registers allow no 16
 inline Words load_words(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline Words add_words(Words a, Words b) { return _mm256_add_epi64(a, b); }
 inline Words zero_words() { return _mm256_setzero_si256(); }
-inline Floats fma_floats(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-inline Floats splat(float x) { return _mm256_set1_ps(x); }
-inline Floats widen_f16(const std::byte* p) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline Floats widen_bf16(const std::byte* p) {
-  const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
-}
-inline Floats widen_int8(const std::byte* p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-}
 #elif KVROOF_ROW == KVROOF_ROW_neon
 using Words = uint64x2_t;
-using Floats = float32x4_t;
-constexpr int kFloats = 4;
-constexpr int kChains = 16;  // latency 4 x 4 ports on wide cores
+constexpr int kChains = 4;  // four registers each: latency 4 x 4 ports on wide cores
 inline Words load_words(const std::byte* p) { return vld1q_u64(reinterpret_cast<const std::uint64_t*>(p)); }
 inline Words add_words(Words a, Words b) { return vaddq_u64(a, b); }
 inline Words zero_words() { return vdupq_n_u64(0); }
-inline Floats fma_floats(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
-inline Floats splat(float x) { return vdupq_n_f32(x); }
-inline Floats widen_f16(const std::byte* p) {
-  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))));
-}
-inline Floats widen_bf16(const std::byte* p) {
-  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)), 16));
-}
-inline Floats widen_int8(const std::byte* p) {
-  std::uint32_t four;
-  __builtin_memcpy(&four, p, 4);
-  const int8x8_t bytes = vreinterpret_s8_u32(vdup_n_u32(four));
-  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
-}
-#else  // portable: what the compiler makes of plain vectors for the baseline; FMA is the C library's, as in the kernels
+#else  // portable: loads are what the compiler makes of plain vectors for the baseline; FMA is the C library's
 typedef std::uint64_t Words __attribute__((vector_size(16)));
-typedef float Floats __attribute__((vector_size(16)));
-typedef std::uint32_t Codes __attribute__((vector_size(16)));
-constexpr int kFloats = 4;
-constexpr int kChains = 8;
+constexpr int kChains = 2;  // of 16 floats each
 inline Words load_words(const std::byte* p) {
   Words w;
   __builtin_memcpy(&w, p, sizeof w);
@@ -81,35 +36,6 @@ inline Words load_words(const std::byte* p) {
 }
 inline Words add_words(Words a, Words b) { return a + b; }
 inline Words zero_words() { return Words{0, 0}; }
-inline Floats fma_floats(Floats a, Floats b, Floats c) {
-  return Floats{__builtin_fmaf(a[0], b[0], c[0]), __builtin_fmaf(a[1], b[1], c[1]), __builtin_fmaf(a[2], b[2], c[2]),
-                __builtin_fmaf(a[3], b[3], c[3])};
-}
-inline Floats splat(float x) { return Floats{x, x, x, x}; }
-inline Codes codes(const std::byte* p) {
-  std::uint16_t c[4];
-  __builtin_memcpy(c, p, 8);
-  return Codes{c[0], c[1], c[2], c[3]};
-}
-inline Floats as_floats(Codes c) {
-  Floats f;
-  __builtin_memcpy(&f, &c, sizeof f);
-  return f;
-}
-// Finite codes only (inf and NaN would need one more select): the cheapest conversion there is, as a roof should be.
-inline Floats widen_f16(const std::byte* p) {
-  const Codes c = codes(p);
-  const Floats magnitude = as_floats((c & 0x7fffu) << 13) * 0x1p112f;
-  Codes bits;
-  __builtin_memcpy(&bits, &magnitude, sizeof bits);
-  return as_floats(bits | ((c & 0x8000u) << 16));
-}
-inline Floats widen_bf16(const std::byte* p) { return as_floats(codes(p) << 16); }
-inline Floats widen_int8(const std::byte* p) {
-  std::int8_t c[4];
-  __builtin_memcpy(c, p, 4);
-  return Floats{static_cast<float>(c[0]), static_cast<float>(c[1]), static_cast<float>(c[2]), static_cast<float>(c[3])};
-}
 #endif
 
 constexpr std::size_t kWordBytes = sizeof(Words);
@@ -200,65 +126,52 @@ std::uint64_t read(const ReadShare& share, const ReadVariant& variant) {
 // Keeps the accumulators alive without storing them in the timed loop.
 volatile float sink;
 
-void keep(const Floats* chains) {
-  float values[kFloats], sum = 0;
-  for (int c = 0; c < kChains; ++c) {
-    __builtin_memcpy(values, &chains[c], sizeof values);
-    for (float value : values) sum += value;
-  }
+void keep(const Vec16* chains) {
+  float sum = 0;
+  for (int c = 0; c < kChains; ++c) sum += tree_sum(chains[c]);
   sink = sum;
 }
 
 double fma_f32(double flops) {
   constexpr int kDepth = 8;
-  const double per_round = 2.0 * kFloats * kChains * kDepth;
+  const double per_round = 2.0 * kLanes * kChains * kDepth;
   const std::int64_t rounds = static_cast<std::int64_t>(flops / per_round) + 1;
-  Floats chains[kChains];
-  for (int c = 0; c < kChains; ++c) chains[c] = splat(static_cast<float>(c));
+  Vec16 chains[kChains];
+  for (int c = 0; c < kChains; ++c) chains[c] = broadcast(static_cast<float>(c));
   // |multiplier| < 1: the chains settle at a finite value and never become subnormal.
-  Floats multiplier = splat(0.5f), addend = splat(1.0f);
+  const Vec16 multiplier = broadcast(0.5f), addend = broadcast(1.0f);
   for (std::int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 8
     for (int d = 0; d < kDepth; ++d)
 #pragma GCC unroll 16
-      for (int c = 0; c < kChains; ++c) chains[c] = fma_floats(chains[c], multiplier, addend);
+      for (int c = 0; c < kChains; ++c) chains[c] = fma(chains[c], multiplier, addend);
   }
   keep(chains);
   return per_round * static_cast<double>(rounds);
-}
-
-template <Storage kStorage>
-Floats widen(const std::byte* p) {
-  if constexpr (kStorage == Storage::bf16)
-    return widen_bf16(p);
-  else if constexpr (kStorage == Storage::int8)
-    return widen_int8(p);
-  else
-    return widen_f16(p);
 }
 
 template <Storage kStorage, int kGroup>
 double convert_group(const std::byte* block, std::size_t elements, double flops) {
   // Vectors per round: enough that every chain is used at least once, so that no chain's latency shows.
   constexpr int kVectors = kGroup >= kChains ? 1 : kChains / kGroup;
-  constexpr std::size_t kElements = static_cast<std::size_t>(kVectors) * kFloats;
-  constexpr std::size_t kWidth = kStorage == Storage::int8 ? 1 : 2;
+  constexpr std::size_t kElements = static_cast<std::size_t>(kVectors) * kLanes;
+  constexpr std::size_t kWidth = storage_bytes(kStorage);
   const std::size_t rounds = elements / kElements;
   const double per_pass = 2.0 * static_cast<double>(rounds * kElements) * kGroup;
   const std::int64_t passes = static_cast<std::int64_t>(flops / per_pass) + 1;
-  Floats chains[kChains];
-  for (int c = 0; c < kChains; ++c) chains[c] = splat(static_cast<float>(c));  // equal chains would be merged into one
-  const Floats weight = splat(0.25f);
+  Vec16 chains[kChains];
+  for (int c = 0; c < kChains; ++c) chains[c] = broadcast(static_cast<float>(c));  // equal ones would be merged
+  const Vec16 weight = broadcast(0.25f);
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     for (std::size_t r = 0; r < rounds; ++r) {
       const std::byte* p = block + r * kElements * kWidth;
 #pragma GCC unroll 16
       for (std::size_t v = 0; v < kVectors; ++v) {
-        const Floats x = widen<kStorage>(p + v * kFloats * kWidth);
+        const Vec16 x = load_as<kStorage>(p + v * kLanes * kWidth);
 #pragma GCC unroll 32
         for (int g = 0; g < kGroup; ++g) {
-          Floats& chain = chains[(static_cast<int>(v) * kGroup + g) % kChains];
-          chain = fma_floats(x, weight, chain);
+          Vec16& chain = chains[(static_cast<int>(v) * kGroup + g) % kChains];
+          chain = fma(x, weight, chain);
         }
       }
     }

@@ -5,181 +5,12 @@
 
 #if KVROOF_HAVE_ONEDNN
 
-#include <oneapi/dnnl/dnnl.hpp>
-
-#include <algorithm>
-#include <cstring>
-#include <unordered_map>
-
-#include "bench/clock.hpp"
-#include "bench/rivals/onednn_engine.hpp"
-#include "bench/statistics.hpp"
-#include "reference/half.hpp"
+#include "bench/rivals/onednn_chain.hpp"
 
 namespace kvroof::bench {
 namespace {
 
-using dnnl::memory;
-using Dims = memory::dims;
-using Args = std::unordered_map<int, memory>;
-
-enum class Form { head_major, key_source, any, dense_value };
-
-struct FormChoice {
-  Form form;
-  bool f32_queries;  // f32 queries and probabilities against 16-bit K and V
-  const char* name;
-};
-
-struct Chain {
-  dnnl::matmul score, value;
-  dnnl::softmax_forward softmax;
-  std::vector<Args> score_args, value_args;
-  Args softmax_args;
-  OneDnnBuffer q, s, p, out;
-  memory::data_type out_type = memory::data_type::f32;
-  std::vector<float> out_floats;
-  dnnl::stream stream;
-};
-
-// Keeps reference implementations out: they take seconds where the others take milliseconds, and nobody would ship
-// them.
-void refuse_reference(const std::string& implementation) {
-  if (implementation.find("ref") != std::string::npos)
-    throw OneDnnRefusal{"only a reference implementation (" + implementation + ")"};
-}
-
-struct Built {
-  std::shared_ptr<Chain> chain;
-  std::string implementation;
-  double setup_ns = 0, layout_ns = 0;
-};
-
-Built build(const DecodeSetup& setup, const FormChoice& choice, Arena& arena) {
-  const DecodeCase& c = setup.c;
-  const std::int64_t Hkv = c.shape.kv_heads, G = c.group(), T = c.T, Dk = c.shape.key_dim, Dv = c.shape.value_dim;
-  const auto type = onednn_type(c.storage);
-  const auto query_type = choice.f32_queries ? memory::data_type::f32 : type;
-  const auto f32 = memory::data_type::f32;
-  const dnnl::engine& engine = onednn_engine();
-  const std::int64_t start = now_ns();
-
-  const bool key_source = choice.form == Form::key_source;
-  const memory::desc k_rows({Hkv, T, Dk}, type, Dims{T * Dk, Dk, 1});
-  const memory::desc k_columns({Hkv, Dk, T}, type, Dims{T * Dk, 1, Dk});
-  // V of latent rows is a part of the K row.
-  const std::int64_t v_stride = c.latent_dim > 0 ? Dk : Dv;
-  const memory::desc v_rows({Hkv, T, Dv}, type, Dims{T * v_stride, v_stride, 1});
-  const memory::desc v_dense({Hkv, T, Dv}, type, Dims{T * Dv, Dv, 1});
-  const memory::desc q_rows({Hkv, G, Dk}, query_type, Dims{G * Dk, Dk, 1});
-  const memory::desc q_columns({Hkv, Dk, G}, query_type, Dims{G * Dk, 1, Dk});
-  const memory::desc s_rows({Hkv, G, T}, f32, Dims{G * T, T, 1});
-  const memory::desc s_columns({Hkv, T, G}, f32, Dims{T * G, G, 1});
-  const memory::desc p_rows({Hkv, G, T}, query_type, Dims{G * T, T, 1});
-
-  dnnl::primitive_attr scaled;
-  dnnl::post_ops post;
-  post.append_eltwise(dnnl::algorithm::eltwise_linear, setup.scale, 0.0f);
-  scaled.set_post_ops(post);
-
-  const auto any = [](const memory::desc& desc) {
-    return memory::desc(desc.get_dims(), desc.get_data_type(), memory::format_tag::any);
-  };
-  const bool free_layout = choice.form == Form::any, dense_value = choice.form == Form::dense_value;
-  const bool packed = free_layout || dense_value;
-  const dnnl::matmul::primitive_desc score_pd =
-      key_source
-          ? dnnl::matmul::primitive_desc(engine, k_rows, q_columns, s_columns, scaled)
-          : dnnl::matmul::primitive_desc(engine, q_rows, free_layout ? any(k_columns) : k_columns, s_rows, scaled);
-  // With one query per KV head the scores S^T lie exactly like S, so the softmax runs along the last axis in both
-  // forms.
-  const dnnl::softmax_forward::primitive_desc softmax_pd(engine, dnnl::prop_kind::forward_inference,
-                                                         dnnl::algorithm::softmax_accurate, s_rows, p_rows, 2);
-  memory::data_type out_type = f32;
-  const auto value_pd_of = [&](memory::data_type t) {
-    return dnnl::matmul::primitive_desc(engine, p_rows,
-                                        free_layout   ? any(v_rows)
-                                        : dense_value ? v_dense
-                                                      : v_rows,
-                                        memory::desc({Hkv, G, Dv}, t, Dims{G * Dv, Dv, 1}));
-  };
-  dnnl::matmul::primitive_desc value_pd;
-  try {
-    value_pd = value_pd_of(f32);
-  } catch (const dnnl::error&) {  // some versions write 16-bit results only
-    out_type = type;
-    value_pd = value_pd_of(type);
-  }
-  Built built;
-  built.implementation =
-      std::string(score_pd.impl_info_str()) + "; " + softmax_pd.impl_info_str() + "; " + value_pd.impl_info_str();
-  refuse_reference(built.implementation);
-  if (free_layout && score_pd.weights_desc() == k_columns && value_pd.weights_desc() == v_rows)
-    throw OneDnnRefusal{"prefers the layout as it is"};
-
-  auto chain = std::make_shared<Chain>();
-  chain->score = dnnl::matmul(score_pd);
-  chain->softmax = dnnl::softmax_forward(softmax_pd);
-  chain->value = dnnl::matmul(value_pd);
-  chain->stream = dnnl::stream(engine);
-  chain->q = OneDnnBuffer(q_rows.get_size());
-  chain->s = OneDnnBuffer(s_rows.get_size());
-  chain->p = OneDnnBuffer(p_rows.get_size());
-  chain->out = OneDnnBuffer(value_pd.dst_desc().get_size());
-  chain->out_type = out_type;
-  chain->out_floats.resize(static_cast<std::size_t>(c.shape.query_heads * Dv));
-  store_floats(setup.q, choice.f32_queries ? Storage::f32 : c.storage, chain->q.data());
-  chain->softmax_args = {{DNNL_ARG_SRC, memory(s_rows, engine, chain->s.data())},
-                         {DNNL_ARG_DST, memory(p_rows, engine, chain->p.data())}};
-
-  std::byte* packed_at = nullptr;
-  const std::size_t k_packed = (score_pd.weights_desc().get_size() + 63) / 64 * 64;
-  const std::size_t v_packed = (value_pd.weights_desc().get_size() + 63) / 64 * 64;
-  if (packed) {
-    std::string reason;
-    packed_at = arena.scratch(0, (k_packed + v_packed) * static_cast<std::size_t>(setup.caches.count), reason);
-    if (packed_at == nullptr) throw OneDnnRefusal{"no room for its own layout: " + reason};
-  }
-  built.setup_ns = static_cast<double>(now_ns() - start);
-  std::vector<double> reorder_ns;
-  for (std::int64_t i = 0; i < setup.caches.count; ++i) {
-    auto* const k = const_cast<std::byte*>(setup.caches.k(i));  // oneDNN takes void*; it only reads these
-    auto* const v = c.latent_dim > 0 ? k : const_cast<std::byte*>(setup.caches.v(i));
-    memory k_memory(key_source ? k_rows : k_columns, engine, k), v_memory(v_rows, engine, v);
-    if (packed) {
-      std::byte* const at = packed_at + (k_packed + v_packed) * static_cast<std::size_t>(i);
-      memory k_own(score_pd.weights_desc(), engine, at), v_own(value_pd.weights_desc(), engine, at + k_packed);
-      dnnl::reorder k_reorder(k_memory, k_own), v_reorder(v_memory, v_own);
-      const std::int64_t begin = now_ns();
-      k_reorder.execute(chain->stream, k_memory, k_own);
-      v_reorder.execute(chain->stream, v_memory, v_own);
-      chain->stream.wait();
-      reorder_ns.push_back(static_cast<double>(now_ns() - begin));
-      k_memory = k_own;
-      v_memory = v_own;
-    }
-    const memory q(key_source ? q_columns : q_rows, engine, chain->q.data());
-    chain->score_args.push_back({{DNNL_ARG_SRC, key_source ? k_memory : q},
-                                 {DNNL_ARG_WEIGHTS, key_source ? q : k_memory},
-                                 {DNNL_ARG_DST, memory(key_source ? s_columns : s_rows, engine, chain->s.data())}});
-    chain->value_args.push_back({{DNNL_ARG_SRC, memory(p_rows, engine, chain->p.data())},
-                                 {DNNL_ARG_WEIGHTS, v_memory},
-                                 {DNNL_ARG_DST, memory(value_pd.dst_desc(), engine, chain->out.data())}});
-  }
-  if (!reorder_ns.empty()) built.layout_ns = median(reorder_ns);
-  built.chain = chain;
-  return built;
-}
-
-void run(Chain& chain, std::int64_t visit) {
-  const std::size_t i = static_cast<std::size_t>(visit) % chain.score_args.size();
-  chain.score.execute(chain.stream, chain.score_args[i]);
-  chain.softmax.execute(chain.stream, chain.softmax_args);
-  chain.value.execute(chain.stream, chain.value_args[i]);
-  chain.stream.wait();
-}
-
-Rival as_rival(const Built& built, const FormChoice& choice, const DecodeSetup& setup) {
+Rival as_rival(const BuiltChain& built, const ChainChoice& choice, const DecodeSetup& setup) {
   Rival rival;
   rival.impl = "onednn";
   rival.form = choice.name;
@@ -188,13 +19,14 @@ Rival as_rival(const Built& built, const FormChoice& choice, const DecodeSetup& 
   rival.key_storage = rival.value_storage = setup.c.storage;
   rival.precision = choice.f32_queries ? Storage::f32 : setup.c.storage;
   rival.bytes = static_cast<std::int64_t>(setup.c.bytes());
-  if (setup.c.latent_dim > 0 && (choice.form == Form::any || choice.form == Form::dense_value))  // its V is a copy
+  if (setup.c.latent_dim > 0 &&
+      (choice.form == ChainForm::any || choice.form == ChainForm::dense_value))  // its V is a copy
     rival.bytes += setup.c.T * setup.c.latent_dim * static_cast<std::int64_t>(storage_bytes(setup.c.storage));
   rival.setup_ns = built.setup_ns;
   rival.layout_cost_ns = built.layout_ns;
-  Chain* const chain = built.chain.get();
+  OneDnnChain* const chain = built.chain.get();
   rival.keep = built.chain;
-  rival.call = [chain](std::int64_t visit) { run(*chain, visit); };
+  rival.call = [chain](std::int64_t visit) { run_chain(*chain, visit); };
   rival.out = [chain] {
     load_floats(onednn_storage(chain->out_type), chain->out.data(), chain->out_floats);
     return chain->out_floats.data();
@@ -202,77 +34,37 @@ Rival as_rival(const Built& built, const FormChoice& choice, const DecodeSetup& 
   return rival;
 }
 
-// The best of the forms that work on this setup; `tried` collects why the others do not.
-Rival best_chain(const DecodeSetup& setup, Arena& arena, std::string& tried) {
-  constexpr FormChoice kForms[] = {
-      {Form::head_major, false, "chain_head_major"},
-      {Form::key_source, false, "chain_key_source"},
-      {Form::any, false, "chain_any"},
-      {Form::dense_value, false, "chain_dense_value"},
-      {Form::head_major, true, "chain_head_major_f32_queries"},
+// The best of the forms that work on this setup.
+Rival best_chain(const DecodeSetup& setup, Arena& arena) {
+  const DecodeCase& c = setup.c;
+  if (c.storage == Storage::int8)
+    return failed_rival("onednn", "unsupported", "no attention over int8 rows with a float scale each");
+  const bool token = c.order == RowOrder::token_major;
+  std::vector<ChainChoice> forms = {
+      {ChainForm::as_it_lies, false, token ? "chain_token_major" : "chain_head_major"},
+      {ChainForm::any, false, "chain_any"},
   };
-  Rival best = failed_rival("onednn", "unsupported", "");
-  if (setup.c.storage == Storage::int8) {
-    best.reason = "no attention over int8 rows with a float scale each";
-    return best;
-  }
-  double best_ns = 0;
-  bool wrong = false;
-  for (const FormChoice& choice : kForms) {
-    if (choice.f32_queries && setup.c.storage == Storage::f32) continue;
-    if (choice.form == Form::dense_value && setup.c.latent_dim == 0) continue;  // it is dense
-    if (choice.form == Form::key_source && setup.c.group() > 1)
-      continue;  // its softmax has no fast implementation then
-    std::string why;
-    try {
-      Rival rival = as_rival(build(setup, choice, arena), choice, setup);
-      check_first_call(rival, setup);
-      if (rival.status == "ok") {
-        std::vector<double> times;
-        double spent = 0;
-        for (int i = 1; i <= 9 && (i <= 2 || spent < 2e7); ++i) {
-          const std::int64_t start = now_ns();
-          rival.call(i);
-          times.push_back(static_cast<double>(now_ns() - start));
-          spent += times.back();
-        }
-        const double ns = median(times);
-        rival.first_call_ns = ns;
-        if (best.status != "ok" || ns < best_ns) {
-          best = rival;
-          best_ns = ns;
-        }
-        continue;
-      }
-      why = rival.reason;
-      wrong = true;
-    } catch (const dnnl::error& error) {
-      why = error.status == dnnl_unimplemented ? "unimplemented" : error.what();
-    } catch (const OneDnnRefusal& refusal) {
-      why = refusal.reason;
-    }
-    tried += (tried.empty() ? "" : "; ") + std::string(choice.name) + ": " + why;
-  }
-  if (best.status != "ok") {
-    best.reason = tried;
-    if (wrong) best.status = "not_measured";
-  }
-  return best;
+  // With more queries its softmax has no fast implementation.
+  if (c.group() == 1) forms.push_back({ChainForm::key_source, false, "chain_key_source"});
+  if (c.latent_dim > 0) forms.push_back({ChainForm::dense_value, false, "chain_dense_value"});  // else it is dense
+  if (c.storage != Storage::f32)
+    forms.push_back(
+        {ChainForm::as_it_lies, true, token ? "chain_token_major_f32_queries" : "chain_head_major_f32_queries"});
+  return best_form(setup, forms, [&](const ChainChoice& choice) {
+    return as_rival(build_chain(setup, choice, arena), choice, setup);
+  });
 }
 
 }  // namespace
 
-std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena& arena,
-                                 const std::function<const DecodeSetup*(std::string& reason)>& f32_setup) {
+Rival or_f32_cache(const DecodeSetup& setup, const std::function<Rival(const DecodeSetup&)>& best,
+                   const std::function<const DecodeSetup*(std::string& reason)>& f32_setup) {
   limit_onednn_isa(setup.c.isa);
-  std::string tried;
-  Rival chain = best_chain(setup, arena, tried);
+  Rival chain = best(setup);
   if (chain.status == "unsupported" && setup.c.storage != Storage::f32) {
-    // The best that a user of oneDNN can do here is to keep the cache in f32.
     std::string reason;
     if (const DecodeSetup* f32 = f32_setup(reason)) {
-      std::string f32_tried;
-      Rival rival = best_chain(*f32, arena, f32_tried);
+      Rival rival = best(*f32);
       if (rival.status == "ok") {
         rival.form = "f32 cache, " + rival.form;
         chain = rival;
@@ -281,6 +73,13 @@ std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena& arena,
   }
   if (chain.status == "unsupported") chain.reason = std::string(isa_name(setup.c.isa)) + ": " + chain.reason;
   chain.version = onednn_version();
+  return chain;
+}
+
+std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena& arena,
+                                 const std::function<const DecodeSetup*(std::string& reason)>& f32_setup) {
+  const Rival chain = or_f32_cache(
+      setup, [&](const DecodeSetup& s) { return best_chain(s, arena); }, f32_setup);
   if (setup.c.latent_dim > 0) return {chain};  // Graph has no V inside K's rows
   return {chain, onednn_graph_rival(setup)};
 }
@@ -301,6 +100,10 @@ std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena&,
   if (setup.c.latent_dim > 0) return {failed_rival("onednn", "not_measured", "oneDNN not found")};
   return {failed_rival("onednn", "not_measured", "oneDNN not found"),
           failed_rival("onednn_graph", "not_measured", "oneDNN not found")};
+}
+std::vector<Rival> onednn_mla_rivals(const DecodeSetup&, bool, const std::vector<float>&, const std::vector<float>&,
+                                     Arena&, const std::function<const DecodeSetup*(std::string&)>&) {
+  return {failed_rival("onednn", "not_measured", "oneDNN not found")};
 }
 std::string onednn_version() { return ""; }
 

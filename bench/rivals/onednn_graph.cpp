@@ -47,7 +47,16 @@ std::shared_ptr<State> build(const DecodeSetup& setup) {
   const auto strided = logical_tensor::layout_type::strided;
   std::size_t id = 0;
   const auto lt = [&](logical_tensor::dims dims) { return logical_tensor(id++, type, dims, strided); };
-  const logical_tensor q = lt({1, Hkv, G, Dk}), k = lt({1, Hkv, T, Dk}), v = lt({1, Hkv, T, Dv}), scale = lt({1});
+  // K and V as they lie, in either order of rows.
+  const KvView strides = contiguous_strides(c);
+  const std::int64_t width = static_cast<std::int64_t>(storage_bytes(c.storage));
+  const auto rows = [&](std::int64_t dim, std::int64_t head, std::int64_t row) {
+    return logical_tensor(id++, type, logical_tensor::dims{1, Hkv, T, dim},
+                          logical_tensor::dims{Hkv * T * dim, head / width, row / width, 1});
+  };
+  const logical_tensor q = lt({1, Hkv, G, Dk}), scale = lt({1});
+  const logical_tensor k = rows(Dk, strides.k_head_stride, strides.k_row_stride);
+  const logical_tensor v = rows(Dv, strides.v_head_stride, strides.v_row_stride);
   const logical_tensor score = lt({1, Hkv, G, T}), scaled = lt({1, Hkv, G, T}), p = lt({1, Hkv, G, T});
   const logical_tensor out = lt({1, Hkv, G, Dv});
 

@@ -16,6 +16,7 @@ struct Rival {
   std::string impl;           // onednn, onednn_graph, scalar, scalar_vectorized
   std::string status = "ok";  // or unsupported, not_measured
   std::string reason;         // when not ok
+  std::string tried;          // what became of forms that do not work, where another does
   std::string form, implementation, version;
   Storage key_storage = Storage::f32, value_storage = Storage::f32;
   Storage precision = Storage::f32;  // what it rounds intermediates to
@@ -44,6 +45,12 @@ std::vector<Rival> scalar_mla_rivals(const DecodeSetup& setup, const std::string
 // where oneDNN has no attention over 16-bit storage; made on demand.
 std::vector<Rival> onednn_rivals(const DecodeSetup& setup, Arena& arena,
                                  const std::function<const DecodeSetup*(std::string& reason)>& f32_setup);
+// The same over latent rows with the products with W_UK and W_UV, in the absorbed form (`reconstruct` false: as
+// mla_absorbed_step) or with every key and value written out. Weights in the cache's storage type, in oneDNN's own
+// layout.
+std::vector<Rival> onednn_mla_rivals(const DecodeSetup& setup, bool reconstruct, const std::vector<float>& w_uk,
+                                     const std::vector<float>& w_uv, Arena& arena,
+                                     const std::function<const DecodeSetup*(std::string& reason)>& f32_setup);
 std::string onednn_version();  // "" if not built in
 
 }  // namespace kvroof::bench

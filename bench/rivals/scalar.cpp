@@ -20,7 +20,6 @@ struct State {
 
 Rival make(const std::string& impl, const std::string& form, Function function, const DecodeSetup& setup) {
   const DecodeCase& c = setup.c;
-  const std::int64_t width = static_cast<std::int64_t>(storage_bytes(c.storage));
   auto state = std::make_shared<State>();
   state->caches = setup.caches;
   state->out.resize(static_cast<std::size_t>(c.shape.query_heads * c.shape.value_dim));
@@ -34,12 +33,15 @@ Rival make(const std::string& impl, const std::string& form, Function function, 
   a.T = c.T;
   a.scale = setup.scale;
   a.k_storage = a.v_storage = scalar_storage(c.storage);
-  a.k_row_stride = c.shape.key_dim * width;
-  a.v_row_stride = c.shape.value_dim * width;
-  a.k_head_stride = c.T * a.k_row_stride;
-  a.v_head_stride = c.T * a.v_row_stride;
-  a.k_scale_row_stride = a.v_scale_row_stride = 1;
-  a.k_scale_head_stride = a.v_scale_head_stride = c.T;
+  const KvView strides = contiguous_strides(c);
+  a.k_row_stride = strides.k_row_stride;
+  a.v_row_stride = strides.v_row_stride;
+  a.k_head_stride = strides.k_head_stride;
+  a.v_head_stride = strides.v_head_stride;
+  a.k_scale_row_stride = strides.k_scale_row_stride;
+  a.v_scale_row_stride = strides.v_scale_row_stride;
+  a.k_scale_head_stride = strides.k_scale_head_stride;
+  a.v_scale_head_stride = strides.v_scale_head_stride;
   a.q = setup.q.data();
   a.out = state->out.data();
 

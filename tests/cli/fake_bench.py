@@ -2,19 +2,45 @@
 """Stands in for kvroof_bench in the tests of the sweep: the same flags, journal and progress, made-up rows.
 
 FAKE_BENCH is a JSON object: stop_after (kill itself after so many tuples), torn (leave half a line then), sleep
-(seconds a tuple), fail ([exit code, message]), rows (how many tuples there are).
+(seconds a tuple), fail ([exit code, message]), rows (how many tuples there are). For two programs in turn also: factor
+and roof_factor (on kvroof's times and on those of the roofs), noise (of both, from run to run), hash (of every output),
+drift (a factor on all times for every run before this one), unstable (in the first run), state (a file that counts the
+runs), only (rows whose name holds this).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import sys
 import time
 
 import synthetic
+
+
+KNOBS = {"factor", "roof_factor", "noise", "hash", "drift", "unstable"}
+
+
+def behave(value: dict, how: dict) -> None:
+    """Times and roofs of our own rows, as this program is told to differ from another."""
+    runs = 0
+    if "state" in how:
+        with open(how["state"], "a+", encoding="utf-8") as file:
+            file.write("x")
+            runs = file.tell() - 1
+    spread = random.Random(os.getpid())
+    for row in value["benchmarks"] if how.keys() & KNOBS else ():
+        if row["impl"] != "kvroof" or how.get("only", "") not in row["name"]:
+            continue
+        drift = how.get("drift", 1.0) ** runs * spread.lognormvariate(0, how.get("noise", 0.0))
+        time, roof = drift * how.get("factor", 1.0), drift * how.get("roof_factor", 1.0)
+        synthetic.scale(row, time * spread.lognormvariate(0, how.get("noise", 0.0)), 1 / roof)
+        row["output_hash"] = how.get("hash", row["output_hash"])
+        if how.get("unstable") and runs == 0:
+            row.update(status="unstable", reason="quartiles lie more than a quarter apart")
 
 
 def main() -> int:
@@ -33,11 +59,18 @@ def main() -> int:
     if unknown:
         print(f"kvroof_bench: unknown flag --{unknown.pop()}; see --help", file=sys.stderr)
         return 2
-    value = synthetic.result()
+    check = flags.get("preset") == "check"
+    value = synthetic.result(preset="check" if check else "quick", latent=check)
+    behave(value, how)
     tuples: dict[str, list[dict]] = {}
     for row in value["benchmarks"]:
         tuples.setdefault(row["tuple"], []).append(row)
-    wanted = [n for n in list(tuples)[: how.get("rows", 60)] if re.search(flags.get("benchmark_filter", ""), n)]
+    takes = re.compile(flags.get("benchmark_filter", ""))
+    first = list(tuples)[: how.get("rows", 60)]
+    wanted = [name for name in first if any(takes.search(row["name"]) for row in tuples[name])]
+    if not wanted:
+        print("kvroof_bench: no row of this preset matches; --benchmark_list_tests shows the names", file=sys.stderr)
+        return 2
     if "benchmark_list_tests" in flags:
         print("\n".join(wanted))
         return 0
