@@ -51,7 +51,7 @@ struct OpenGroup {        // one of the two groups a part may leave unfinished
 
 inline constexpr std::int64_t kScoreStride =
     kSegmentRows + kLanes;                               // no power of two: queries spread over the cache sets
-inline constexpr std::int64_t kMinTileFloats = 64 * 64;  // a panel of V
+inline constexpr std::int64_t kMinTileFloats = 128 * 64;  // a panel of V
 inline constexpr std::size_t kSegmentRowsBytes = (2 * kSegmentRows + 128) * sizeof(void*) + 64;
 
 struct AttentionSplit {

@@ -159,7 +159,7 @@ void weigh_rows_bf16(const Part& part, const AttentionGroup& group, const Segmen
 // One panel against `queries` queries that see the same rows of it.
 template <int C, bool Packed>
 void weigh_panel(const std::uint16_t* panel, const std::byte* const* rows, int count, int n, const std::uint16_t* w,
-                 std::int64_t queries, float* acc, std::int64_t pad, PrefetchSlices<true>& slices) {
+                 std::int64_t queries, float* acc, std::int64_t pad, PrefetchSlices& slices) {
   constexpr int H = kPanelBlock;
   constexpr std::int64_t kStride = 2 * kScoreStride;
   std::int64_t query = 0;
@@ -179,8 +179,8 @@ void weigh_panels_bf16(const Part& part, const AttentionGroup& group, const Segm
     const int count = rows.end - row < kPanelPairRows ? rows.end - row : kPanelPairRows;
     for (std::int64_t head = 0; head < group.heads; ++head) {
       const std::int64_t offset = head * group.sequence->kv.v_head_stride;
-      PrefetchSlices<true> slices(rows.v(row) + kPanelPairRows, count, offset, dim * 2,
-                                  group.queries / kPanelBlock * ((dim + kPanelPairColumns - 1) / kPanelPairColumns));
+      PrefetchSlices slices(PrefetchSlices::kL2, rows.v(row) + kPanelPairRows, count, offset, dim * 2,
+                            group.queries / kPanelBlock * ((dim + kPanelPairColumns - 1) / kPanelPairColumns));
       for (std::int64_t column = 0; column < dim; column += kPanelPairColumns) {
         const int n = static_cast<int>(dim - column < kPanelPairColumns ? dim - column : kPanelPairColumns);
         const std::byte* shown[kPanelPairRows];

@@ -9,8 +9,10 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-constexpr int kPanelRows = 64;              // 64 rows ...
-constexpr std::int64_t kPanelColumns = 64;  // ... x 64 columns of V: 16 KiB of f32
+constexpr int kPanelRows = 128;             // 128 rows ...
+constexpr std::int64_t kPanelColumns = 64;  // ... x 64 columns of V: 32 KiB of f32
+constexpr std::int64_t kPanelCopyQueries = 64;
+constexpr int kExpandedRows = 64;          // latents that are expanded at a time
 constexpr std::int64_t kPanelQueries = 8;  // from here converting a row once beats converting it for every four queries
 static_assert(kPanelRows * kPanelColumns <= kMinTileFloats);
 
@@ -65,7 +67,8 @@ inline std::int64_t query_position(const AttentionGroup& group, std::int64_t tok
   return group.sequence->kv.end_position - group.sequence->n + token;
 }
 
-// Queries of the group as the two score forms want them: padded rows, and [16-lane block][d][lane].
+// Queries of the group as the two score forms want them: padded rows, and [block of 16 lanes][d % 16][d / 16][lane], so
+// that a stripe's columns lie one after another.
 inline void pack_queries(const Part& part, const AttentionGroup& group) {
   const QueryForms forms = group_forms(part, group);
   const std::int64_t dk = part.k_shape.dim, pad = part.k_shape.pad;
@@ -78,7 +81,7 @@ inline void pack_queries(const Part& part, const AttentionGroup& group) {
           group.sequence->q + index.token * group.sequence->q_row_stride + index.head * group.sequence->q_head_stride;
       if (query < forms.lane_blocks * kLanes) {
         float* to = lanes + (head * forms.lane_blocks + query / kLanes) * pad * kLanes + query % kLanes;
-        for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = q[d];
+        for (std::int64_t d = 0; d < dk; ++d) to[stripe_order(d, pad) * kLanes] = q[d];
       } else {
         float* to = rows + (head * forms.row_queries + query - forms.lane_blocks * kLanes) * pad;
         for (std::int64_t d = 0; d < dk; ++d) to[d] = q[d];
@@ -88,7 +91,7 @@ inline void pack_queries(const Part& part, const AttentionGroup& group) {
     for (std::int64_t lane = group.queries; lane < forms.lane_blocks * kLanes;
          ++lane) {  // empty lanes of the last block
       float* to = lanes + (head * forms.lane_blocks + lane / kLanes) * pad * kLanes + lane % kLanes;
-      for (std::int64_t d = 0; d < dk; ++d) to[d * kLanes] = 0.0f;
+      for (std::int64_t d = 0; d < pad; ++d) to[d * kLanes] = 0.0f;
     }
   }
 }

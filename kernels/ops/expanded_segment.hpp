@@ -28,12 +28,12 @@ inline void score_expanded(const Part& part, const AttentionGroup& group, const 
   const float* w = expansion.w_uk + group.head0 * round_up_lanes(nope) * latent_dim;
   const QueryForms forms = group_forms(part, group);
   float* keys = part.floats(part.split.expanded);
-  for (int row = rows.begin; row < rows.end; row += kPanelRows) {
-    const int count = rows.end - row < kPanelRows ? rows.end - row : kPanelRows;
-    const float* wide[kPanelRows];
+  for (int row = rows.begin; row < rows.end; row += kExpandedRows) {
+    const int count = rows.end - row < kExpandedRows ? rows.end - row : kExpandedRows;
+    const float* wide[kExpandedRows];
     widen_latents<S, Grouped>(part, group, rows, row, count, wide);
     expand_latent(wide, count, latent_dim, w, nope, keys, pad);
-    const std::byte* key_rows[kPanelRows];
+    const std::byte* key_rows[kExpandedRows];
     const float* unused[kTileRows];
     for (int r = 0; r < count; ++r) {
       float* key = keys + r * pad;
@@ -45,7 +45,7 @@ inline void score_expanded(const Part& part, const AttentionGroup& group, const 
     }
     for (int r = 0; r < count; r += kTileRows)
       score_tile<Storage::f32, false>(key_rows + r, 0, 0, part.floats(part.split.q_lanes),
-                                      part.floats(part.split.q_rows), forms, part.k_shape, nullptr,
+                                      part.floats(part.split.q_rows), forms, part.k_shape, part.floats(part.split.tile),
                                       part.scores() + row + r, kScoreStride, {});
   }
 }
@@ -56,9 +56,9 @@ inline void weigh_expanded(const Part& part, const AttentionGroup& group, const 
   const std::int64_t latent_dim = group.sequence->kv.latent_dim, pad = part.v_shape.pad, dim = part.v_shape.dim;
   const float* w = part.args.expansion->w_uv + group.head0 * pad * latent_dim;
   float* values = part.floats(part.split.expanded);
-  for (int row = rows.begin; row < rows.end; row += kPanelRows) {
-    const int count = rows.end - row < kPanelRows ? rows.end - row : kPanelRows;
-    const float* wide[kPanelRows];
+  for (int row = rows.begin; row < rows.end; row += kExpandedRows) {
+    const int count = rows.end - row < kExpandedRows ? rows.end - row : kExpandedRows;
+    const float* wide[kExpandedRows];
     widen_latents<S, Grouped>(part, group, rows, row, count, wide);
     expand_latent(wide, count, latent_dim, w, dim, values, pad);
     for (int r = 0; r < count; ++r) wide[r] = values + r * pad;

@@ -29,18 +29,18 @@ KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
   constexpr int F = R < kRowsInFlight<S> ? R : kRowsInFlight<S>;
   Vec16 acc[R * H];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < R * H; ++i) acc[i] = zero();
   const std::int64_t whole = shape.dim / kLanes;
   const int tail = static_cast<int>(shape.dim % kLanes);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int r0 = 0; r0 < R; r0 += F) {
     if constexpr (Prefetch) prefetch_rows(ahead, r0, r0 + F, offset, shape.dim * kStep / kLanes);
     for (std::int64_t d = 0; d < whole; ++d) {
       Vec16 query[H];
 #pragma GCC unroll 4
       for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + d * kLanes);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int r = r0; r < r0 + F; ++r) {
         const Vec16 key = load_as<S>(rows[r] + offset + d * kStep);
 #pragma GCC unroll 4
@@ -51,7 +51,7 @@ KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t
       Vec16 query[H];
 #pragma GCC unroll 4
       for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + whole * kLanes);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int r = r0; r < r0 + F; ++r) {
         const Vec16 key = load_partial_as<S>(rows[r] + offset + whole * kStep, tail);
 #pragma GCC unroll 4
@@ -74,7 +74,7 @@ KVROOF_INLINE inline void score_one_query(const std::byte* const* rows, std::int
   for (int d = 0; d < V; ++d) query[d] = load(q + d * kLanes);
   for (int r0 = 0; r0 < kTileRows; r0 += kAccumulators) {
     Vec16 acc[kAccumulators];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int r = 0; r < kAccumulators; ++r) {
       const std::byte* row = rows[r0 + r] + offset;
       if constexpr (Prefetch) prefetch_rows(ahead, r0 + r, r0 + r + 1, offset, V * kStep);
@@ -100,11 +100,14 @@ KVROOF_ALONE inline void score_rows(const std::byte* const* rows, std::int64_t o
     score_block<S, R, H, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
 }
 
-// A tile of f32 rows against NQ vectors of 16 queries, q[n][d][16]; to[query*to_stride + row]. R rows at a time keep
-// R x NQ sums in registers; the stripe is the outer loop so that its queries stay in L1 while all rows of the tile
-// pass.
+// Where column d of a query lies in the lanes form: all columns of a stripe (d mod 16) side by side.
+inline std::int64_t stripe_order(std::int64_t d, std::int64_t pad) { return d % kLanes * (pad / kLanes) + d / kLanes; }
+
+// A tile of 16 rows, packed by pack_columns, against NQ vectors of 16 queries, q[n][stripe_order(d)][16];
+// to[query*to_stride + row]. R rows at a time keep R x NQ sums in registers. The stripe is the outer loop: its columns
+// of queries and rows lie side by side and stay in L1 while all rows pass.
 template <int NQ>
-KVROOF_ALONE inline void score_lanes(const float* const* rows, const float* q, TileShape shape, float* to,
+KVROOF_ALONE inline void score_lanes(const float* rows, const float* q, TileShape shape, float* to,
                                      std::int64_t to_stride) {
   constexpr int R = kBatches == 1 ? 8 : 4;
   constexpr unsigned char kOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
@@ -112,38 +115,38 @@ KVROOF_ALONE inline void score_lanes(const float* const* rows, const float* q, T
   Vec16 out[NQ * kTileRows];
   for (int step = 0; step < 16; ++step) {
     for (int part = 0; part < kTileRows / R; ++part) {
-      const float* row[R];
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) row[r] = rows[part * R + r];
       Vec16 acc[NQ * R];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int i = 0; i < NQ * R; ++i) acc[i] = zero();
-      for (std::int64_t d = kOrder[step]; d < shape.dim; d += kLanes) {
+      const float* queries = q + kOrder[step] * shape.pad;  // pad / 16 columns x 16 lanes
+      const float* keys = rows + kOrder[step] * shape.pad + part * R;
+#pragma GCC unroll 4
+      for (std::int64_t d = kOrder[step]; d < shape.dim; d += kLanes, queries += kLanes, keys += kLanes) {
         Vec16 query[NQ];
-#pragma GCC unroll 2
-        for (int n = 0; n < NQ; ++n) query[n] = load(q + (n * shape.pad + d) * kLanes);
+#pragma GCC unroll 4
+        for (int n = 0; n < NQ; ++n) query[n] = load(queries + n * shape.pad * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-          const Vec16 key = broadcast(row[r][d]);
-#pragma GCC unroll 2
+          const Vec16 key = broadcast(keys[r]);
+#pragma GCC unroll 4
           for (int n = 0; n < NQ; ++n) acc[n * R + r] = fma(query[n], key, acc[n * R + r]);
         }
       }
       int level = 0;
       for (int t = step; t & 1; t >>= 1, ++level) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
         for (int i = 0; i < NQ * R; ++i) acc[i] = pending[part][level][i] + acc[i];
       }
       Vec16* kept = step == 15 ? out + part * R : pending[part][level];
       const int kept_stride = step == 15 ? kTileRows : R;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int n = 0; n < NQ; ++n) {
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) kept[n * kept_stride + r] = acc[n * R + r];
       }
     }
   }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int n = 0; n < NQ; ++n) transpose16(out + n * kTileRows, to + n * kLanes * to_stride, to_stride);
 }
 
@@ -164,18 +167,24 @@ template <Storage S, bool Grouped>
 inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::int64_t latent_dim, const float* q_lanes,
                        const float* q_rows, QueryForms forms, TileShape shape, float* scratch, float* to,
                        std::int64_t to_stride, Ahead ahead) {
-  if (forms.lane_blocks > 0) {
-    const float* wide[kTileRows];
-    if (ahead) prefetch_rows(ahead, 0, kTileRows, offset, shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
-    widen_rows<S, Grouped>(rows, kTileRows, offset, {0, shape.dim, latent_dim}, scratch, shape.pad, wide);
+  const std::int64_t blocks = forms.lane_blocks;
+  if (blocks > 0) {
+    pack_columns<S, Grouped>(rows, offset, shape.dim, latent_dim, scratch);
+    // compute-bound: the tile after the next into L2, a slice a block
+    PrefetchSlices slices(PrefetchSlices::kL2, rows + 2 * kTileRows, kTileRows, offset,
+                          shape.dim * static_cast<std::int64_t>(storage_bytes(S)), ahead ? blocks : 0);
     ahead = {};
     std::int64_t block = 0;
+    const auto some = [&]<int NQ>() {
+      score_lanes<NQ>(scratch, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
+      to += NQ * kLanes * to_stride;
+      block += NQ;
+      for (int i = 0; i < NQ; ++i) slices.next();
+    };
     if constexpr (kBatches == 1) {
-      for (; block + 2 <= forms.lane_blocks; block += 2, to += 2 * kLanes * to_stride)
-        score_lanes<2>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
+      while (block + 2 <= blocks) some.template operator()<2>();
     }
-    for (; block < forms.lane_blocks; ++block, to += kLanes * to_stride)
-      score_lanes<1>(wide, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
+    while (block < blocks) some.template operator()<1>();
   }
   if constexpr (Grouped) return;  // such rows are only ever read widened
   std::int64_t h = 0;

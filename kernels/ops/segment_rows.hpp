@@ -167,22 +167,24 @@ KVROOF_INLINE inline void prefetch_rows_l2(const std::byte* const* rows, std::in
 }
 
 // Rows to prefetch while a tile is worked on, in slices, one per block of arithmetic, instead of all at once.
-template <bool L2>
 class PrefetchSlices {
  public:
-  PrefetchSlices(const std::byte* const* line, int rows, std::int64_t offset, std::int64_t bytes, std::int64_t slices)
-      : line_(line), rows_(rows), offset_(offset), bytes_(bytes), slices_(slices) {}
+  enum Level { kL1, kL2 };
+  PrefetchSlices(Level level, const std::byte* const* line, int rows, std::int64_t offset, std::int64_t bytes,
+                 std::int64_t slices)
+      : level_(level), line_(line), rows_(rows), offset_(offset), bytes_(bytes), slices_(slices) {}
   void next() {
     if (slice_ >= slices_) return;
     const std::int64_t end = rows_ * ++slice_ / slices_;
-    if constexpr (L2)
-      prefetch_rows_l2(line_, row_, end, offset_, bytes_);
-    else
+    if (level_ == kL1)
       prefetch_rows({line_, nullptr}, row_, end, offset_, bytes_);
+    else
+      prefetch_rows_l2(line_, row_, end, offset_, bytes_);
     row_ = end;
   }
 
  private:
+  Level level_;
   const std::byte* const* line_;
   std::int64_t row_ = 0, rows_, offset_, bytes_, slice_ = 0, slices_;
 };

@@ -6,6 +6,8 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
+constexpr int kPanelBlock = 6;  // queries that share a load of a panel on AVX-512: 6 x 4 sums in registers
+
 // H queries x C column vectors held in registers over rows [begin, end). w[h*w_stride + row], acc[h*acc_stride +
 // column]. `tail` (0: none) is the number of elements of the last vector, then C = 1.
 template <Storage S, int H, int C, bool Prefetch, bool Tail>
@@ -15,7 +17,7 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
   const std::int64_t first = column / kLanes;
   Vec16 sum[H * C];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) sum[h * C + c] = load(acc + h * acc_stride + column + c * kLanes);
@@ -26,7 +28,7 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
     }
     const std::byte* from = rows[row] + offset + first * kStep;
     Vec16 weight[H];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int h = 0; h < H; ++h) weight[h] = broadcast(w[h * w_stride + row]);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
@@ -39,14 +41,14 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
         if ((first + c) % (4 / static_cast<int>(storage_bytes(S))) == 0)
           prefetch(ahead.near[row - begin] + offset + (first + c) * kStep);
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int h = 0; h < H; ++h) sum[h * C + c] = fma(weight[h], value, sum[h * C + c]);
     }
     if constexpr (Prefetch) {  // what later column blocks will read
       for (std::int64_t b = (first + C) * kStep; b < row_bytes; b += 64) prefetch(ahead.near[row - begin] + offset + b);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) store(acc + h * acc_stride + column + c * kLanes, sum[h * C + c]);
@@ -79,7 +81,7 @@ KVROOF_ALONE inline void value_rows(const std::byte* const* rows, std::int64_t o
                                     std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
                                     std::int64_t acc_stride, Ahead ahead) {
   // H*C sums in registers. One query alone takes 8 columns on AVX-512: FMA latency 4 x 2 ports.
-  constexpr int C = kAccumulators / H > 8 ? 8 : kAccumulators / H;
+  constexpr int C = H == kPanelBlock ? 4 : kAccumulators / H > 8 ? 8 : kAccumulators / H;
   value_columns<S, H, C, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);
 }
 

@@ -12,7 +12,7 @@ namespace {
 template <Storage S, bool Prefetch>
 inline void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
                        std::int64_t head, const std::byte* const* from, std::int64_t offset, std::int64_t dim,
-                       float* acc, Ahead ahead, PrefetchSlices<false>* slices) {
+                       float* acc, Ahead ahead, PrefetchSlices* slices) {
   const float* w = part.scores() + head * score_rows_per_head(part, group) * kScoreStride + row;
   const std::int64_t pad = part.v_shape.pad;
   std::int64_t query = 0;
@@ -53,7 +53,7 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
   // several heads take turns on few rows, so that memory is still read in order; one head alone starts a tile less
   // often
-  const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : kPanelRows;
+  const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : 4 * kTileRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
     for (std::int64_t head = 0; head < group.heads; ++head)
@@ -62,24 +62,28 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
   }
 }
 
-// Many queries: a panel of 64 rows x 64 columns is widened once into L1 and met by every query, so that neither the
-// conversion nor loading and storing the sums weighs against the FMAs.
+// Many queries: a panel of rows x 64 columns is widened once into L1 and met by every query, so that neither the
+// conversion nor loading and storing the sums weighs against the FMAs. f32 rows are copied too once that pays: as they
+// lie, far apart, they crowd few sets of L1.
 template <Storage S, bool Grouped>
 inline void weigh_panels(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
   const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad,
                      bytes = static_cast<std::int64_t>(storage_bytes(S));
   float* scratch = part.floats(part.split.tile);
   const std::int64_t blocks = (group.queries + 3) / 4 * ((dim + kPanelColumns - 1) / kPanelColumns);
-  for (int row = rows.begin; row < rows.end; row += kPanelRows) {
-    const int count = rows.end - row < kPanelRows ? rows.end - row : kPanelRows;
+  const bool many = group.queries >= kPanelCopyQueries;
+  const int step = many ? kPanelRows : kPanelRows / 2;
+  for (int row = rows.begin; row < rows.end; row += step) {
+    const int count = rows.end - row < step ? rows.end - row : step;
     for (std::int64_t head = 0; head < group.heads; ++head) {
       const std::int64_t offset = head * group.sequence->kv.v_head_stride;
-      PrefetchSlices<false> slices(rows.v(row) + kPanelRows, count, offset, dim * bytes, blocks);
+      PrefetchSlices slices(many ? PrefetchSlices::kL2 : PrefetchSlices::kL1, rows.v(row) + step, count, offset,
+                            dim * bytes, blocks);
       for (std::int64_t column = 0; column < dim; column += kPanelColumns) {
         const std::int64_t columns = dim - column < kPanelColumns ? dim - column : kPanelColumns;
         const float* wide[kPanelRows];
         widen_rows<S, Grouped>(rows.v(row), count, offset, {column, columns, group.sequence->kv.latent_dim}, scratch,
-                               kPanelColumns, wide);
+                               kPanelColumns, wide, many);
         value_tile<Storage::f32, false>(part, group, rows, row, count, head,
                                         reinterpret_cast<const std::byte* const*>(wide), 0, columns,
                                         acc + head * group.queries * pad + column, {}, &slices);

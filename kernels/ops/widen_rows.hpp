@@ -45,10 +45,11 @@ inline void widen_latent_int8(const std::byte* row, Columns columns, float* to) 
                              to);
 }
 
-// to[r] points at `columns` of row r: in scratch[r*stride], or where it lies if it is f32 already.
+// to[r] points at `columns` of row r: in scratch[r*stride], or where it lies if it is f32 already and no copy is
+// wanted.
 template <Storage S, bool Grouped>
 inline void widen_rows(const std::byte* const* rows, int count, std::int64_t offset, Columns columns, float* scratch,
-                       std::int64_t stride, const float** to) {
+                       std::int64_t stride, const float** to, bool copy = false) {
   for (int r = 0; r < count; ++r) {
     const std::byte* from = rows[r] + offset;
     if constexpr (Grouped) {
@@ -56,12 +57,40 @@ inline void widen_rows(const std::byte* const* rows, int count, std::int64_t off
       to[r] = scratch + r * stride;
       widen_latent_int8(from, columns, scratch + r * stride);
     } else if constexpr (S == Storage::f32) {
-      to[r] = reinterpret_cast<const float*>(from) + columns.begin;
+      to[r] = copy ? scratch + r * stride : reinterpret_cast<const float*>(from) + columns.begin;
+      if (copy) widen_run<S>(from + columns.begin * 4, columns.count, scratch + r * stride);
     } else {
       to[r] = scratch + r * stride;
       widen_run<S>(from + columns.begin * static_cast<std::int64_t>(storage_bytes(S)), columns.count,
                    scratch + r * stride);
     }
+  }
+}
+
+// Columns [column, column + n) of one row, n <= 16, zeros after them.
+template <Storage S, bool Grouped>
+inline Vec16 load_columns(const std::byte* row, std::int64_t column, int n, std::int64_t latent_dim) {
+  if constexpr (Grouped) {
+    alignas(64) float wide[kLanes] = {};
+    widen_latent_int8(row, {column, n, latent_dim}, wide);
+    return load(wide);
+  } else {
+    const std::byte* from = row + column * static_cast<std::int64_t>(storage_bytes(S));
+    return n == kLanes ? load_as<S>(from) : load_partial_as<S>(from, n);
+  }
+}
+
+// 16 rows as f32 in the order in which score_lanes meets them: to[d % 16][d / 16][row], d up to dim rounded up to 16.
+template <Storage S, bool Grouped>
+KVROOF_ALONE inline void pack_columns(const std::byte* const* rows, std::int64_t offset, std::int64_t dim,
+                                      std::int64_t latent_dim, float* to) {
+  const std::int64_t pad = (dim + kLanes - 1) / kLanes * kLanes;
+  for (std::int64_t d = 0; d < dim; d += kLanes, to += kLanes) {
+    const int n = dim - d < kLanes ? static_cast<int>(dim - d) : kLanes;
+    Vec16 block[kLanes];
+#pragma GCC unroll 16
+    for (int r = 0; r < kLanes; ++r) block[r] = load_columns<S, Grouped>(rows[r] + offset, d, n, latent_dim);
+    transpose16(block, to, pad);
   }
 }
 
