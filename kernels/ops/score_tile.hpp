@@ -100,6 +100,37 @@ KVROOF_ALONE inline void score_rows(const std::byte* const* rows, std::int64_t o
     score_block<S, R, H, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
 }
 
+constexpr int kQuad = 4;       // queries of neighbouring heads that share a reduction
+constexpr int kQuadAhead = 8;  // rows that are fetched ahead of it
+
+// kAccumulators / 4 rows against four queries of P heads side by side: q[i*pad + d] against the row at offset[i].
+template <Storage S, int P>
+KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int64_t* offset, const float* q,
+                                    TileShape shape, float* to, std::int64_t to_stride) {
+  constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
+  constexpr int R = kAccumulators / kQuad, H = kQuad / P;
+  Vec16 acc[R * kQuad];
+#pragma GCC unroll 16
+  for (int i = 0; i < R * kQuad; ++i) acc[i] = zero();
+  const std::int64_t whole = shape.dim / kLanes;
+  const int tail = static_cast<int>(shape.dim % kLanes);
+  const auto columns = [&](std::int64_t d, auto load_keys) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) {
+        const Vec16 key = load_keys(rows[r] + offset[p * H] + d * kStep);
+#pragma GCC unroll 4
+        for (int h = 0; h < H; ++h)
+          acc[(p * H + h) * R + r] = fma(load(q + (p * H + h) * shape.pad + d * kLanes), key, acc[(p * H + h) * R + r]);
+      }
+    }
+  };
+  for (std::int64_t d = 0; d < whole; ++d) columns(d, [](const std::byte* from) { return load_as<S>(from); });
+  if (tail != 0) columns(whole, [tail](const std::byte* from) { return load_partial_as<S>(from, tail); });
+  store_sums<R, kQuad>(acc, to, to_stride);
+}
+
 // Where column d of a query lies in the lanes form: all columns of a stripe (d mod 16) side by side.
 inline std::int64_t stripe_order(std::int64_t d, std::int64_t pad) { return d % kLanes * (pad / kLanes) + d / kLanes; }
 

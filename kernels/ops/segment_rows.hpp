@@ -189,6 +189,13 @@ class PrefetchSlices {
   std::int64_t row_ = 0, rows_, offset_, bytes_, slice_ = 0, slices_;
 };
 
+// Several heads side by side in every row: while they take turns on a tile, the rows that follow are fetched one after
+// another across all heads, as they lie in memory.
+inline PrefetchSlices across_heads(const AttentionGroup& group, const std::byte* const* line, int rows,
+                                   std::int64_t head_stride, std::int64_t bytes, std::int64_t slices) {
+  return {PrefetchSlices::kL1, line, rows, 0, (group.heads - 1) * head_stride + bytes, group.heads > 1 ? slices : 0};
+}
+
 // The first lines of every page of memory that `rows` rows of a tile cover.
 KVROOF_INLINE inline void wake_pages(Ahead ahead, int rows, std::int64_t offset, std::int64_t bytes) {
   if (ahead.far == nullptr) return;

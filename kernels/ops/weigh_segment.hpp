@@ -51,14 +51,19 @@ template <Storage S>
 inline void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance,
                        float* acc) {
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
-  // several heads take turns on few rows, so that memory is still read in order; one head alone starts a tile less
-  // often
-  const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : 4 * kTileRows;
+  const std::int64_t bytes = part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
+  // several heads take turns on few rows; one head alone starts a tile less often
+  const int heads_step = group.queries > 1 || S == Storage::int8 ? kTileRows / 2 : kTileRows;
+  const int step = group.heads > 1 ? heads_step : group.queries > 1 ? 2 * kTileRows : 4 * kTileRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
-    for (std::int64_t head = 0; head < group.heads; ++head)
+    PrefetchSlices slices = across_heads(group, rows.v(row) + count, step, head_stride, bytes, group.heads);
+    for (std::int64_t head = 0; head < group.heads; ++head) {
+      slices.next();
+      const Ahead ahead = group.heads > 1 ? Ahead{} : ahead_of(rows.v(row), distance);
       value_tile<S, true>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
-                          acc + head * group.queries * part.v_shape.pad, ahead_of(rows.v(row), distance), nullptr);
+                          acc + head * group.queries * part.v_shape.pad, ahead, nullptr);
+    }
   }
 }
 
