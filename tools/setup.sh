@@ -2,6 +2,7 @@
 # tools/setup.sh [--again] PART...: installs what a part of kvroof needs, says what, and remembers that it did.
 #   python    to run the command at all        report    to draw pages
 #   build     to build, test and measure       aarch64   to test the Arm kernels under emulation
+#   mpi       to split a context over processes (Open MPI)
 # What is there already is not touched. Debian packages are used where they exist; two things that no distribution or
 # only a newer one has (plotly, oneDNN 3) go into build/venv. Those two are optional: without them everything else works.
 # The second call reads a stamp under build/ and needs no network; --again ignores the stamp.
@@ -14,9 +15,9 @@ fail() { say "$*"; exit 2; }
 
 again=no
 if [ "${1:-}" = --again ]; then again=yes; shift; fi
-[ $# -ge 1 ] || fail "setup.sh: no part named; parts are python, report, build, aarch64"
+[ $# -ge 1 ] || fail "setup.sh: no part named; parts are python, report, build, aarch64, mpi"
 for part in "$@"; do
-  case $part in python | report | build | aarch64) ;; *) fail "setup.sh: unknown part '$part'; parts are python, report, build, aarch64" ;; esac
+  case $part in python | report | build | aarch64 | mpi) ;; *) fail "setup.sh: unknown part '$part'; parts are python, report, build, aarch64, mpi" ;; esac
 done
 
 # A stamp holds the checksum of this script: a changed list of packages is looked at again.
@@ -38,6 +39,7 @@ packages_of() {
     build) echo g++ cmake ninja-build libxsimd-dev libbenchmark-dev libgtest-dev nlohmann-json3-dev libhwloc-dev \
                 python3 python3-venv python3-jsonschema ;;
     aarch64) echo cmake ninja-build g++-aarch64-linux-gnu qemu-user googletest libxsimd-dev nlohmann-json3-dev python3 ;;
+    mpi) echo libopenmpi-dev openmpi-bin ;;
   esac
 }
 # Without these a part still works, only with less.
