@@ -12,8 +12,7 @@ namespace {
 constexpr int kPanelRows = 128;             // 128 rows ...
 constexpr std::int64_t kPanelColumns = 64;  // ... x 64 columns of V: 32 KiB of f32
 constexpr std::int64_t kPanelCopyQueries = 64;
-constexpr int kExpandedRows = 64;          // latents that are expanded at a time
-constexpr std::int64_t kPanelQueries = 8;  // from here converting a row once beats converting it for every four queries
+constexpr int kExpandedRows = 64;  // latents that are expanded at a time
 static_assert(kPanelRows * kPanelColumns <= kMinTileFloats);
 
 static_assert(sizeof(SegmentRows) <= kSegmentRowsBytes);

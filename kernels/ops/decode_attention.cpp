@@ -31,11 +31,16 @@ void score(const Part& part, const AttentionGroup& group, const SegmentRows& row
     score_segment<S, Grouped>(part, group, rows, distance);
 }
 
+// From here a panel that is widened once beats rows straight from memory. On AVX-512 eight queries share a row that is
+// converted on the way.
+template <Storage S>
+constexpr std::int64_t kPanelQueries = kBatches == 1 && S != Storage::f32 ? 9 : 8;
+
 template <Storage S, bool Grouped>
 void weigh(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance, float* acc) {
   if (part.args.expansion != nullptr)
     weigh_expanded<S, Grouped>(part, group, rows, acc);
-  else if (Grouped || group.queries >= kPanelQueries)
+  else if (Grouped || group.queries >= kPanelQueries<S>)
     weigh_panels<S, Grouped>(part, group, rows, acc);
   else if constexpr (!Grouped)
     weigh_rows<S>(part, group, rows, distance, acc);
@@ -44,6 +49,14 @@ void weigh(const Part& part, const AttentionGroup& group, const SegmentRows& row
 void run_segment(const Part& part, const AttentionGroup& group, const SegmentRows& rows, const PartialNode& node) {
   const Distance distance = prefetch_distance(part, group);
   const bool grouped = grouped_int8(group);
+  if (group.sequence->kv.latent_dim == 0) {
+    // heads side by side share lines of scales: the first one brings them
+    const std::int64_t heads = group.sequence->kv.k_scale_head_stride == 1 ? 1 : group.heads;
+    for (std::int64_t head = group.head0; head < group.head0 + heads; ++head) {
+      if (group.sequence->kv.k_storage == Storage::int8) prefetch_scales(group, rows, head, true);
+      if (group.sequence->kv.v_storage == Storage::int8) prefetch_scales(group, rows, head, false);
+    }
+  }
   switch (group.sequence->kv.k_storage) {
     case Storage::f32: score<Storage::f32, false>(part, group, rows, distance); break;
     case Storage::f16: score<Storage::f16, false>(part, group, rows, distance); break;

@@ -38,23 +38,23 @@ KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t
     if constexpr (Prefetch) prefetch_rows(ahead, r0, r0 + F, offset, shape.dim * kStep / kLanes);
     for (std::int64_t d = 0; d < whole; ++d) {
       Vec16 query[H];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + d * kLanes);
 #pragma GCC unroll 32
       for (int r = r0; r < r0 + F; ++r) {
         const Vec16 key = load_as<S>(rows[r] + offset + d * kStep);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int h = 0; h < H; ++h) acc[h * R + r] = fma(query[h], key, acc[h * R + r]);
       }
     }
     if (tail != 0) {
       Vec16 query[H];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + whole * kLanes);
 #pragma GCC unroll 32
       for (int r = r0; r < r0 + F; ++r) {
         const Vec16 key = load_partial_as<S>(rows[r] + offset + whole * kStep, tail);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int h = 0; h < H; ++h) acc[h * R + r] = fma(query[h], key, acc[h * R + r]);
       }
     }
@@ -228,6 +228,9 @@ inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::i
     ahead = {};
     h += H;
   };
+  if constexpr (kBatches == 1 && S == Storage::f32) {  // the same for converted rows: no gain
+    while (forms.row_queries - h >= 8) rest.template operator()<8>();
+  }
   while (forms.row_queries - h >= 4) rest.template operator()<4>();
   if (forms.row_queries - h >= 2) rest.template operator()<2>();
   if (forms.row_queries - h >= 1) rest.template operator()<1>();

@@ -113,8 +113,10 @@ inline void link_rows(SegmentRows& rows, const SegmentRows* next) {
   for (int i = 0; i < kMaxAhead; ++i) tail[i] = next != nullptr && i < next->count() ? next->line[i] : last;
 }
 
-// int8 row scales of one KV head, a float a position. Absent rows keep whatever was there: nothing reads it.
-inline void fill_scales(const AttentionGroup& group, const SegmentRows& rows, std::int64_t head, bool key, float* to) {
+// Row scales of one KV head, stretch by stretch: visit(row, count, from, stride in floats).
+template <class Visit>
+inline void each_scale_run(const AttentionGroup& group, const SegmentRows& rows, std::int64_t head, bool key,
+                           Visit visit) {
   const KvView& kv = group.sequence->kv;
   const std::int64_t row_stride = key ? kv.k_scale_row_stride : kv.v_scale_row_stride;
   const std::int64_t head_offset = head * (key ? kv.k_scale_head_stride : kv.v_scale_head_stride);
@@ -127,10 +129,28 @@ inline void fill_scales(const AttentionGroup& group, const SegmentRows& rows, st
       const std::int64_t offset = rows.base() + row - run.first_position;
       const std::int64_t left = run.rows - offset;
       const int stop = left < end - row ? row + static_cast<int>(left) : end;
-      const float* from = (key ? run.k_scale : run.v_scale) + head_offset + offset * row_stride;
-      for (; row < stop; ++row, from += row_stride) to[row] = *from;
+      visit(row, stop - row, (key ? run.k_scale : run.v_scale) + head_offset + offset * row_stride, row_stride);
+      row = stop;
     }
   }
+}
+
+// int8 row scales of one KV head, a float a position. Absent rows keep whatever was there: nothing reads it.
+inline void fill_scales(const AttentionGroup& group, const SegmentRows& rows, std::int64_t head, bool key, float* to) {
+  each_scale_run(group, rows, head, key, [to](int row, int count, const float* from, std::int64_t stride) {
+    if (stride == 1)
+      __builtin_memcpy(to + row, from, static_cast<std::size_t>(count) * sizeof(float));
+    else
+      for (int i = 0; i < count; ++i) to[row + i] = from[i * stride];
+  });
+}
+
+// The scales lie apart from the rows; the softmax would wait for them.
+inline void prefetch_scales(const AttentionGroup& group, const SegmentRows& rows, std::int64_t head, bool key) {
+  each_scale_run(group, rows, head, key, [](int, int count, const float* from, std::int64_t stride) {
+    const std::int64_t step = stride < 16 ? 16 / stride : 1;
+    for (std::int64_t i = 0; i < count; i += step) prefetch_l2(reinterpret_cast<const std::byte*>(from + i * stride));
+  });
 }
 
 // Rows further down the line: those at `near` are brought into L1 while a tile is worked on, the beginnings of pages of

@@ -6,8 +6,6 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-constexpr int kPanelBlock = 6;  // queries that share a load of a panel on AVX-512: 6 x 4 sums in registers
-
 // H queries x C column vectors held in registers over rows [begin, end). w[h*w_stride + row], acc[h*acc_stride +
 // column]. `tail` (0: none) is the number of elements of the last vector, then C = 1.
 template <Storage S, int H, int C, bool Prefetch, bool Tail>
@@ -81,7 +79,7 @@ KVROOF_ALONE inline void value_rows(const std::byte* const* rows, std::int64_t o
                                     std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
                                     std::int64_t acc_stride, Ahead ahead) {
   // H*C sums in registers. One query alone takes 8 columns on AVX-512: FMA latency 4 x 2 ports.
-  constexpr int C = H == kPanelBlock ? 4 : kAccumulators / H > 8 ? 8 : kAccumulators / H;
+  constexpr int C = kAccumulators / H > 8 ? 8 : kAccumulators / H;
   value_columns<S, H, C, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);
 }
 

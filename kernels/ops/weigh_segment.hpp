@@ -41,6 +41,9 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
     const std::int64_t left = group.queries - query;
     // straight from memory two queries read whole rows in one pass; four would come back for the second half
     if ((!Prefetch || kBatches > 1) && left >= 4 && run.template operator()<4>()) continue;
+    if constexpr (kBatches == 1) {
+      if (Prefetch && left >= 8 && run.template operator()<8>()) continue;
+    }
     if (left >= 2 && run.template operator()<2>()) continue;
     run.template operator()<1>();
   }

@@ -6,8 +6,8 @@
 #include "kernels/simd/isa.hpp"
 #include "kernels/storage.hpp"
 
-// A loop over registers is compiled alone: inlined into its callers with its sister instances, GCC runs out of registers
-// and keeps sums in memory, which halves the speed.
+// A loop over registers is compiled alone: inlined into its callers with its sister instances, GCC runs out of
+// registers and keeps sums in memory, which halves the speed.
 #define KVROOF_ALONE [[gnu::noinline]]
 // GCC takes a function that does nothing but prefetch for one without effect and drops its calls: such are inlined.
 #define KVROOF_INLINE [[gnu::always_inline]]
@@ -122,6 +122,15 @@ inline void store_sums(const Vec16* acc, float* to, std::int64_t to_stride) {
   } else if constexpr (R == 8) {
     _mm256_storeu_ps(to, _mm512_castps512_ps256(s));
     _mm256_storeu_ps(to + to_stride, _mm512_extractf32x8_ps(s, 1));
+  } else if constexpr (R == 2) {
+    const auto pair = [to](__m128 x, std::int64_t at, std::int64_t next) {
+      _mm_storel_pi(reinterpret_cast<__m64*>(to + at), x);
+      _mm_storeh_pi(reinterpret_cast<__m64*>(to + next), x);
+    };
+    pair(_mm512_castps512_ps128(s), 0, to_stride);
+    pair(_mm512_extractf32x4_ps(s, 1), 2 * to_stride, 3 * to_stride);
+    pair(_mm512_extractf32x4_ps(s, 2), 4 * to_stride, 5 * to_stride);
+    pair(_mm512_extractf32x4_ps(s, 3), 6 * to_stride, 7 * to_stride);
   } else {
     static_assert(R == 4);
     _mm_storeu_ps(to, _mm512_castps512_ps128(s));
