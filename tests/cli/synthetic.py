@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import statistics
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 SIZES = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
-SHAPES = {"MHA": (32, 32), "GQA": (32, 8), "MQA": (32, 1)}
+SHAPES = {
+    "MHA": (32, 32), "GQA": (32, 8), "MQA": (32, 1), "GQA8": (32, 4), "MHA128": (128, 128), "GQA128": (128, 8),
+    "GQA40": (40, 8), "GQA64": (64, 8)
+}  # fmt: skip
+QUICK_SHAPES = ("MHA", "GQA", "MQA")
+FULL_SHAPES = (*QUICK_SHAPES, "GQA8", "MHA128", "GQA128")
+CHECK_SHAPES, CHECK_LENGTHS = (*QUICK_SHAPES, "GQA40", "GQA64"), (1536, 6144, 24576)
+DIM = {"GQA64": 64}  # of a head, where it is not 128
+MLA_HEADS, LATENT, ROPE, HEAD = 128, 512, 64, 128
+CHUNKS = (1, 4, 16, 64, 256)
 Json = dict[str, Any]
 
 
@@ -142,56 +152,73 @@ class Sweep:
         impl: str,
         efficiency: float,
         base: Json | None,
+        *,
+        kernel: str = "decode",
+        order: str = "head",
+        n: int = 1,
+        native: bool = False,
     ) -> Json:
-        m, (hq, hkv) = self.m, SHAPES[shape]
+        m = self.m
         count = 1 if threads == "1" else m.threads
-        size = 2 * hkv * T * 128 * SIZES[storage] + (2 * hkv * T * 4 if storage == "int8" else 0)
-        flops = hq * T * 512
-        roof, compute = self.roof(size, cache, threads), m.flops_1 * count
+        if kernel == "decode":
+            hq, hkv = SHAPES[shape]
+            dk = dv = DIM.get(shape, 128)
+            size = 2 * hkv * T * dk * SIZES[storage] + (2 * hkv * T * 4 if storage == "int8" else 0)
+            flops = n * hq * T * 4 * dk
+        else:
+            hq, hkv = MLA_HEADS if shape == "MLA" else 16, 1
+            dk, dv = (LATENT + ROPE, LATENT) if kernel == "mla_absorbed" else (HEAD + ROPE, HEAD)
+            size, flops = mla_counts(kernel, hq, T, n, storage)
+        isa, mode = (f"{m.isa}_bf16", "native") if native else (m.isa, "reproducible")
+        roof, compute = self.roof(size, cache, threads), m.flops_1 * count * (4 if native else 1)
         attainable = min(compute, flops / size * roof)
         overhead = 2000.0 * (1 + math.log2(count))
         probe = self.samples(size / roof, 0.03)
         time = [p / efficiency * math.exp(self.random.gauss(0, 0.02)) for p in probe]
-        time = [max(t, flops / compute / 0.9) + overhead for t in time]
+        if kernel == "mla_absorbed_step":  # first one, then the other: the attention, and the weights around it
+            inner, work = mla_counts("mla_absorbed", hq, T, n, storage)
+            time = [max(t * inner / size, work / compute / 0.9) + t * (size - inner) / size + overhead for t in time]
+        else:
+            time = [max(t, flops / compute / 0.9) + overhead for t in time]
         real = statistics.median(time)
         fractions = [p / t for p, t in zip(probe, time)]
         spread = self.ratio(fractions)
         attain = [flops / t / min(compute, flops / p) for p, t in zip(probe, time)]
 
-        def name_of(implementation: str) -> str:
-            mode = "/mode:reproducible" if implementation == "kvroof" else ""
+        def name_of(implementation: str, own_mode: str, own_isa: str) -> str:
+            mode_axis = f"/mode:{own_mode}" if implementation == "kvroof" else ""
             return (
-                f"decode/shape:{shape}/layout:contiguous/order:head/storage:{storage}/Hq:{hq}/Hkv:{hkv}"
-                f"/Dk:128/Dv:128/B:1/n:1/T:{T}/W:all/cache:{cache}"
-                f"/impl:{implementation}{mode}/threads:{threads}/isa:{m.isa}"
+                f"{kernel}/shape:{shape}/layout:contiguous/order:{order}/storage:{storage}/Hq:{hq}/Hkv:{hkv}"
+                f"/Dk:{dk}/Dv:{dv}/B:1/n:{n}/T:{T}/W:all/cache:{cache}"
+                f"/impl:{implementation}{mode_axis}/threads:{threads}/isa:{own_isa}"
             )
 
-        name, tuple_name = name_of(impl), name_of("kvroof")
+        name, tuple_name = name_of(impl, mode, isa), name_of("kvroof", "reproducible", m.isa)
         row: Json = {
             "name": name,
             "run_name": name,
-            "key": name.removesuffix(f"/isa:{m.isa}"),
+            "key": name.removesuffix(f"/isa:{isa}"),
             "tuple": tuple_name,
             "run_type": "iteration",
             "iterations": 9,
             "real_time": real,
             "cpu_time": real,
             "time_unit": "ns",
-            "kernel": "decode",
+            "kernel": kernel,
             "impl": impl,
             "storage": storage,
             "key_storage": storage,
             "value_storage": storage,
-            "shape": {"name": shape, "Hq": hq, "Hkv": hkv, "Dk": 128, "Dv": 128, "B": 1, "n": 1},
+            "shape": {"name": shape, "Hq": hq, "Hkv": hkv, "Dk": dk, "Dv": dv, "B": 1, "n": n},
             "T": T,
             "W": "all",
             "layout": "contiguous",
-            "order": "head",
+            "order": order,
             "cache": cache,
-            "mode": "reproducible" if impl == "kvroof" else None,
+            "mode": mode if impl == "kvroof" else None,
             "threads": threads,
             "thread_count": count,
-            "isa": m.isa,
+            "isa": isa,
             "bytes": size,
             "flops": flops,
             "intensity": flops / size,
@@ -213,8 +240,10 @@ class Sweep:
             "above_roof": False,
             "samples": {"time_ns": time, "probe_ns": probe, "read_fraction": fractions, "attainable_fraction": attain},
         }
+        if kernel != "decode" and impl == "kvroof":
+            row |= {"token_bytes": latent_row_bytes(storage), "replaced_token_bytes": 2 * hq * HEAD * SIZES[storage]}
         if impl == "kvroof":
-            row["output_hash"] = format(hash_of(row["key"]), "016x")
+            row["output_hash"] = format(hash_of(re.sub("/(cache|threads):[^/]*", "", row["key"])), "016x")
         elif base is not None:
             ratios = [a / b for a, b in zip(time, base["samples"]["time_ns"])]
             row["time_ratio_to_kvroof"] = self.ratio(ratios)
@@ -285,28 +314,83 @@ class Sweep:
 
     def value(self) -> Json:
         self.roofs()
-        contexts = [2**k for k in range(7, 18)] if self.preset == "full" else [512, 4096, 32768]
-        storages = ("f32", "f16", "bf16", "int8") if self.preset == "full" else ("f32", "f16", "bf16")
-        for shape in SHAPES:
+        full = self.preset == "full"
+        contexts = [2**k for k in range(7, 18)] if full else [512, 4096, 32768]
+        storages = ("f32", "f16", "bf16", "int8") if full else ("f32", "f16", "bf16")
+        if self.preset == "check":
+            contexts, storages = list(CHECK_LENGTHS), ("f32", "f16", "bf16", "int8")
+        for shape in {"full": FULL_SHAPES, "check": CHECK_SHAPES}.get(self.preset, QUICK_SHAPES):
             for T in contexts:
                 for cache in ("cold", "warm"):
                     for threads in ("1", "all"):
                         self._tuple(shape, T, cache, threads, storages)
+        if full:
+            for T in contexts:
+                for threads in ("1", "all"):
+                    self._tuple("MHA", T, "cold", threads, storages, "token")
         return {"context": context(self.m, self.preset), "benchmarks": self.rows}
 
-    def _tuple(self, shape: str, T: int, cache: str, threads: str, storages: tuple[str, ...]) -> None:
+    def _tuple(
+        self, shape: str, T: int, cache: str, threads: str, storages: tuple[str, ...], order: str = "head"
+    ) -> None:
         base: Json | None = None
         for storage in storages:
             good = {"f32": 0.97, "f16": 0.93, "bf16": 0.95, "int8": 0.82}[storage] * (0.9 if shape == "MQA" else 1)
-            own = self.row(shape, T, storage, cache, threads, "kvroof", good, None)
+            own = self.row(shape, T, storage, cache, threads, "kvroof", good, None, order=order)
             base = base or own
             if own is not base:
-                ratios = [a / b for a, b in zip(own["samples"]["time_ns"], base["samples"]["time_ns"])]
-                own["time_ratios"] = [{"to": base["name"], "what": f"{storage}/{base['storage']}"} | self.ratio(ratios)]
+                self.pair(own, base, f"{storage}/{base['storage']}")
+            if storage == "bf16" and self.preset != "quick":
+                native = self.row(shape, T, storage, cache, threads, "kvroof", good, None, order=order, native=True)
+                self.pair(native, own, "native/reproducible")
             if storage == "int8":
                 continue
             for impl, worse in (("onednn", 0.75), ("onednn_graph", 0.68), ("scalar", 0.08), ("scalar_vectorized", 0.2)):
-                self.row(shape, T, storage, cache, threads, impl, good * worse * (0.6 if shape == "MQA" else 1), own)
+                share = good * worse * (0.6 if shape == "MQA" else 1)
+                self.row(shape, T, storage, cache, threads, impl, share, own, order=order)
+
+    def pair(self, row: Json, to: Json, what: str) -> None:
+        ratios = [a / b for a, b in zip(row["samples"]["time_ns"], to["samples"]["time_ns"])]
+        row.setdefault("time_ratios", []).append({"to": to["name"], "what": what} | self.ratio(ratios))
+
+    def latent(self) -> None:
+        """Rows of latent attention: both forms, chunks for the trade between them, native mode for bf16."""
+        for threads in ("1", "all"):
+            for storage in ("f32", "bf16") if self.preset == "quick" else ("f32", "f16", "bf16", "int8"):
+                for T in {"full": [2**k for k in range(7, 18)], "check": CHECK_LENGTHS}.get(self.preset, (512, 4096)):
+                    if self.preset == "check" or T in (512, 4096, 32768):
+                        for kernel in ("mla_absorbed", "mla_absorbed_step"):
+                            self.row("MLA16", T, storage, "cold", threads, "kvroof", 0.9, None, kernel=kernel)
+                    more = {"kernel": "mla_absorbed"}
+                    own = self.row("MLA", T, storage, "cold", threads, "kvroof", 0.9, None, **more)
+                    rival = self.row("MLA", T, storage, "cold", threads, "onednn", 0.7, own, **more)
+                    if storage == "bf16":
+                        native = self.row("MLA", T, storage, "cold", threads, "kvroof", 0.8, None, native=True, **more)
+                        self.pair(native, own, "native/reproducible")
+                        self.pair(rival, native, "onednn/native")
+                    for n in CHUNKS if T == 4096 else (1,):
+                        step, whole = (
+                            self.row("MLA", T, storage, "cold", threads, "kvroof", 0.9, None, kernel=kernel, n=n)
+                            for kernel in ("mla_absorbed_step", "mla_reconstruct")
+                        )
+                        self.pair(whole, step, "reconstruct/absorbed_step")
+
+
+def latent_row_bytes(storage: str) -> int:
+    if storage == "int8":
+        return LATENT + 4 * (LATENT // 128) + 2 * ROPE
+    return (LATENT + ROPE) * SIZES[storage]
+
+
+def mla_counts(kernel: str, heads: int, T: int, n: int, storage: str) -> tuple[int, int]:
+    """Bytes and flops of a call: n queries over T rows."""
+    rows, weights = T * latent_row_bytes(storage), 2 * heads * HEAD * LATENT
+    absorbed = 2 * n * heads * T * (2 * LATENT + ROPE)
+    if kernel == "mla_absorbed":
+        return rows, absorbed
+    if kernel == "mla_absorbed_step":
+        return rows + 4 * weights, absorbed + 2 * n * weights
+    return rows, 2 * T * weights + 2 * n * heads * T * (2 * HEAD + ROPE)
 
 
 def hash_of(text: str) -> int:
@@ -314,6 +398,22 @@ def hash_of(text: str) -> int:
     for byte in text.encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64
     return value
+
+
+def scale(row: Json, time_factor: float, roof_factor: float = 1.0) -> None:
+    """The row as if it took `time_factor` as long and its read roof were `roof_factor` as high, in all its fields."""
+    fraction = 1 / (time_factor * roof_factor)
+    samples = row["samples"]
+    samples["time_ns"] = [t * time_factor for t in samples["time_ns"]]
+    samples["probe_ns"] = [t / roof_factor for t in samples["probe_ns"]]
+    row["real_time"] = row["cpu_time"] = row["real_time"] * time_factor
+    for rate in ("gb_per_s", "gflops"):
+        row[rate] /= time_factor
+    row["read_roof_gb_per_s"] *= roof_factor
+    for name, spread in (("read_fraction", "spread"), ("attainable_fraction", "attainable_spread")):
+        samples[name] = [f * fraction for f in samples[name]]
+        row[name] *= fraction
+        row[spread] = {k: v if k == "n" else v * fraction for k, v in row[spread].items()}
 
 
 def not_measured(row: Json, reason: str = "needs 12 GiB") -> Json:
@@ -348,8 +448,13 @@ def not_measured(row: Json, reason: str = "needs 12 GiB") -> Json:
     )
 
 
-def result(machine: Machine = Machine(), preset: str = "quick") -> Json:
-    return Sweep(machine, preset).value()
+def result(machine: Machine = Machine(), preset: str = "quick", latent: bool = False) -> Json:
+    """`latent`: with the rows of latent attention, which the tests of plain decode can do without."""
+    sweep = Sweep(machine, preset)
+    value = sweep.value()
+    if latent:
+        sweep.latent()
+    return value
 
 
 MACHINES = (
@@ -367,7 +472,7 @@ def main(arguments: list[str]) -> None:
     folder, count = Path(words[0]), int(words[1]) if len(words) > 1 else 1
     folder.mkdir(parents=True, exist_ok=True)
     for machine in MACHINES[:count]:
-        value = result(machine, "full" if full else "quick")
+        value = result(machine, "full" if full else "quick", latent=True)
         (folder / f"{machine.name}.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
         print(machine.name, len(value["benchmarks"]), "rows")
 

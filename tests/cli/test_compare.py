@@ -9,10 +9,12 @@ import time
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import synthetic
 from support import CommandTest, quick_result
 
+import report_command
 from compare import BETTER, EXPLAINED, UNCLEAR, WORSE, verdict_of
 
 SERVER, ARM = "synthetic-server-8c", "synthetic-arm-64c"
@@ -22,20 +24,8 @@ def scaled(value: dict[str, Any], time_factor: float, roof_factor: float = 1.0) 
     """The same machine with kvroof's times and read roofs multiplied, consistent in itself."""
     result = copy.deepcopy(value)
     for row in result["benchmarks"]:
-        if row["impl"] != "kvroof":
-            continue
-        fraction = 1 / (time_factor * roof_factor)
-        samples = row["samples"]
-        samples["time_ns"] = [t * time_factor for t in samples["time_ns"]]
-        samples["probe_ns"] = [t / roof_factor for t in samples["probe_ns"]]
-        row["real_time"] = row["cpu_time"] = row["real_time"] * time_factor
-        for rate in ("gb_per_s", "gflops"):
-            row[rate] /= time_factor
-        row["read_roof_gb_per_s"] *= roof_factor
-        for name, spread in (("read_fraction", "spread"), ("attainable_fraction", "attainable_spread")):
-            samples[name] = [f * fraction for f in samples[name]]
-            row[name] *= fraction
-            row[spread] = {k: v if k == "n" else v * fraction for k, v in row[spread].items()}
+        if row["impl"] == "kvroof":
+            synthetic.scale(row, time_factor, roof_factor)
     return result
 
 
@@ -139,6 +129,41 @@ class Compare(CommandTest):
         self.assertEqual(out.read_text(), markdown)
         self.assertGreater(self.succeeds("compare", self.a, b, "--all").count("\n"), text.count("\n"))
 
+    def test_native_rows_stand_apart(self) -> None:
+        value = synthetic.result(preset="full")
+        a, b = self.write("a.json", value), self.write("b.json", copy.deepcopy(value))
+        families = [
+            line.split("  ")[1] for line in self.succeeds("compare", a, b).splitlines() if line.startswith("  ")
+        ]
+        self.assertIn("decode bf16", families)
+        self.assertIn("decode bf16 native", families)
+        lines = self.succeeds("compare", a, b, "--all").splitlines()
+        names = [line[2:].split("  ")[0] for line in lines if line.startswith("  decode MHA bf16 T 4096 cold 1 thread")]
+        self.assertIn("decode MHA bf16 T 4096 cold 1 thread", names)
+        self.assertIn("decode MHA bf16 T 4096 cold 1 thread native", names)
+
+    def test_html_has_the_verdicts_and_the_charts(self) -> None:
+        out = self.folder / "c.html"
+        worse = scaled(self.base, 1.5)
+        worse["context"]["build"]["commit"] = None
+        worse["context"]["build"]["commit_reason"] = "<b>none</b>"
+        with mock.patch.object(report_command, "plotly_script", lambda: "/* plotly */"):
+            self.succeeds("compare", self.a, self.write("<b>.json", worse), "--format", "html", "--out", out)
+        page = out.read_text()
+        self.assertIn("<td>decode f16</td>", page)
+        self.assertIn("worse than they explain</td>", page)
+        self.assertIn("&lt;b&gt; against a", page)
+        self.assertNotIn("<b> against", page)
+        self.assertIn('id="fraction"', page)
+
+    def test_every_row_of_one_side_is_listed(self) -> None:
+        part = copy.deepcopy(self.base)
+        part["benchmarks"] = [row for row in part["benchmarks"] if "shape:GQA" in row["name"]]
+        b = self.write("b.json", part)
+        gone = next(row for row in self.base["benchmarks"] if row["impl"] == "kvroof" and "shape:MQA" in row["name"])
+        self.assertIn(gone["key"], self.succeeds("compare", self.a, b, "--all"))
+        self.assertNotIn(gone["key"], self.succeeds("compare", self.a, b))
+
     def test_three_machines(self) -> None:
         b, c = self.write("b.json", quick_result(ARM)), self.write("c.json", scaled(self.base, 1.5))
         out = self.succeeds("compare", self.a, b, c)
@@ -146,7 +171,7 @@ class Compare(CommandTest):
 
     def test_refusals(self) -> None:
         self.refuses("compare", self.a, says="name two or more")
-        self.refuses("compare", says="required: FILE")
+        self.refuses("compare", says="no file; name two or more")
         self.refuses("compare", self.a, self.a, "--tolerance", "2", says="--tolerance")
         self.refuses("compare", self.a, self.a, "--out", Path("/dev/full"), says="not a regular file")
         self.refuses("compare", self.a, self.a, "--out", self.a / "x.md", says="cannot be written")

@@ -11,6 +11,9 @@ from typing import Any
 
 from support import CLI, CommandTest
 
+from model_config import read_config
+from models import PRESETS
+
 
 class Memory(CommandTest):
     def figures(self, *arguments: object) -> dict[str, Any]:
@@ -219,6 +222,106 @@ class Memory(CommandTest):
         self.refuses("memory", "--model", "llama3-8b", "--fit", "0", says="out of range")
         self.refuses("memory", "--model", "llama3-8b", "--colour", says="'--colour': unknown argument")
         self.refuses("remember", says="invalid choice: 'remember'")
+
+
+# What the models' own config.json say, as far as it decides the cache.
+OWN_FILES: dict[str, dict[str, Any]] = {
+    "gpt2-small": {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024},
+    "llama2-7b": {
+        "model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "hidden_size": 4096, "max_position_embeddings": 4096,
+    },
+    "llama2-70b": {
+        "model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "hidden_size": 8192, "max_position_embeddings": 4096,
+    },
+    "llama3-8b": {
+        "model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "hidden_size": 4096, "max_position_embeddings": 8192,
+    },
+    "llama3-70b": {
+        "model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "hidden_size": 8192, "max_position_embeddings": 8192,
+    },
+    "mistral-7b": {
+        "model_type": "mistral", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "hidden_size": 4096, "max_position_embeddings": 32768, "sliding_window": 4096,
+    },
+    "gemma3-1b": {
+        "model_type": "gemma3_text", "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1,
+        "head_dim": 256, "hidden_size": 1152, "max_position_embeddings": 32768, "sliding_window": 512,
+        "sliding_window_pattern": 6,
+    },
+    "gemma3-4b": {"model_type": "gemma3", "text_config": {
+        "model_type": "gemma3_text", "num_hidden_layers": 34, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "head_dim": 256, "hidden_size": 2560, "max_position_embeddings": 131072, "sliding_window": 1024,
+    }},
+    "gemma3-12b": {"model_type": "gemma3", "text_config": {
+        "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+        "hidden_size": 3840, "max_position_embeddings": 131072, "sliding_window": 1024,
+    }},
+    "gemma3-27b": {"model_type": "gemma3", "text_config": {
+        "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128,
+        "hidden_size": 5376, "max_position_embeddings": 131072, "sliding_window": 1024,
+    }},
+    "qwen3-8b": {
+        "model_type": "qwen3", "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "hidden_size": 4096, "max_position_embeddings": 40960, "sliding_window": None,
+        "use_sliding_window": False, "max_window_layers": 36,
+    },
+    "qwen3-32b": {
+        "model_type": "qwen3", "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 128, "hidden_size": 5120, "max_position_embeddings": 40960, "sliding_window": None,
+        "use_sliding_window": False, "max_window_layers": 64,
+    },
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe", "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "head_dim": 128, "hidden_size": 2048, "max_position_embeddings": 40960, "sliding_window": None,
+        "use_sliding_window": False, "max_window_layers": 48,
+    },
+    "qwen3-235b-a22b": {
+        "model_type": "qwen3_moe", "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4,
+        "head_dim": 128, "hidden_size": 4096, "max_position_embeddings": 40960, "sliding_window": None,
+        "use_sliding_window": False, "max_window_layers": 94,
+    },
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss", "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "hidden_size": 2880, "max_position_embeddings": 131072, "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+    },
+    "gpt-oss-120b": {
+        "model_type": "gpt_oss", "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "hidden_size": 2880, "max_position_embeddings": 131072, "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 18,
+    },
+    "deepseek-v2-lite": {
+        "model_type": "deepseek_v2", "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "hidden_size": 2048,
+        "max_position_embeddings": 163840,
+    },
+    "deepseek-v3": {
+        "model_type": "deepseek_v3", "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "hidden_size": 7168,
+        "max_position_embeddings": 163840,
+    },
+}  # fmt: skip
+
+
+class Presets(CommandTest):
+    def test_presets_are_what_the_models_own_files_say(self) -> None:
+        for name, config in OWN_FILES.items():
+            with self.subTest(name):
+                own, preset = read_config(self.write("config.json", config)), PRESETS[name]
+                for field in ("query_heads", "kv_heads", "key_dim", "value_dim", "windows", "latent"):
+                    self.assertEqual(getattr(own, field), getattr(preset, field), field)
+                if not name.startswith("deepseek"):  # their files leave room beyond the context that the makers state
+                    self.assertEqual(own.context, preset.context)
+
+    def test_windows_by_layer(self) -> None:
+        self.assertEqual(PRESETS["gemma3-1b"].windows[:6], (512,) * 5 + (None,))
+        self.assertEqual(PRESETS["gemma3-27b"].windows.count(None), 10)
+        self.assertEqual(PRESETS["gpt-oss-120b"].windows[:2], (128, None))
+        self.assertEqual(set(PRESETS["mistral-7b"].windows), {4096})
 
 
 class ConfigJson(CommandTest):

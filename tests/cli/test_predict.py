@@ -12,7 +12,7 @@ from support import HERE, CommandTest, quick_result
 
 import rows
 from models import PRESETS
-from predict import Curve, Fit, check, step
+from predict import ABSORBED, STEP, Curve, Fit, LatentFit, Roofs, check, fold_weights, latent_rows, step
 
 
 class Predict(CommandTest):
@@ -58,6 +58,8 @@ class Predict(CommandTest):
             and r.get("storage") == "f16"
             and r.get("threads") == "all"
             and r.get("T") in (1024, 2048, 8192, 16384)
+            and r.shape["name"] in (*synthetic.QUICK_SHAPES, "MHA128")
+            and (r.native, r.get("order")) == (False, "head")
         ]
         errors = sorted(abs(c.error) for c in check(seen, unseen))
         self.assertLess(errors[len(errors) // 2], 0.10)
@@ -65,7 +67,7 @@ class Predict(CommandTest):
 
     def test_the_fit_leaves_out_what_it_is_told(self) -> None:
         fit = Fit(self.result, "f16", "all", frozenset((4096,)))
-        self.assertTrue(all(len(curve.x) == 2 for curve in fit.fractions.values()))
+        self.assertTrue(all(len(curve.x) == 2 for curve in fit.attained.values()))
 
     def test_layers_add_up(self) -> None:
         found = self.figures("--model", "llama3-8b", "--tokens", 4096)["steps"][0]
@@ -109,22 +111,182 @@ class Predict(CommandTest):
     def test_beyond_what_was_measured_is_marked(self) -> None:
         self.assertIn("~", self.succeeds("predict", "--machine", self.path, "--model", "llama3-8b", "--tokens", 10**7))
 
-    def test_check_measures_here(self) -> None:
-        environment = {"KVROOF_BENCH": str(HERE / "fake_bench.py"), "FAKE_BENCH": json.dumps({"rows": 1000})}
-        self.refuses(
-            "predict", "--machine", self.path, "--check", says="no row was measured", environment=environment
-        )  # the stand-in has no such lengths
+    def test_between_groups_the_time_of_a_byte_is_linear(self) -> None:
+        fit = Fit(self.result, "f16", "all")
+        size, roofs = float(2**30), Roofs(fit.roof(2**30), fit.compute(4) if fit.compute else None)
+        times = {group: fit.call(size, size * group, group, roofs).ns for group in (1, 4, 7, 16, 32)}
+        self.assertAlmostEqual(times[16] / (times[4] + (times[32] - times[4]) * 12 / 28), 1, places=6)
+        self.assertAlmostEqual(times[7] / (times[4] + (times[32] - times[4]) * 3 / 28), 1, places=6)
+        # A group far from both measured ones is told apart from one beside them.
+        del fit.attained[4]
+        self.assertFalse(fit.call(size, size, 8).measured)
+
+    def test_the_roofs_beside_a_point_decide(self) -> None:
+        """The same machine at half its clock and bandwidth: twice the time, without a new fit."""
+        slow = synthetic.result(next(m for m in synthetic.MACHINES if m.name == "synthetic-server-8c"))
+        for row in slow["benchmarks"]:
+            if row["impl"] == "kvroof":
+                synthetic.scale(row, 2.0, 0.5)
+                row["compute_roof_gflops"] /= 2
+        fit = Fit(self.result, "f16", "all")
+        own = {row.name for row in self.own("f16")}
+        for point in check(fit, [r for r in rows.from_value(self.path, slow).rows if r.name in own]):
+            self.assertLess(abs(point.error), 0.05, point.row.name)
+
+    def test_native_and_token_major_rows_do_not_enter(self) -> None:
+        full = synthetic.result(preset="full")
+        for row in full["benchmarks"]:
+            if row["impl"] == "kvroof" and (row["mode"] == "native" or row["order"] == "token"):
+                synthetic.scale(row, 5.0)
+        result = rows.from_value(self.path, full)
+        plain = [r for r in full["benchmarks"] if r.get("mode") != "native" and r.get("order") != "token"]
+        alone = rows.from_value(self.path, {"context": full["context"], "benchmarks": plain})
+        self.assertEqual(Fit(result, "bf16", "all").attained[1].y, Fit(alone, "bf16", "all").attained[1].y)
 
     def test_refusals(self) -> None:
         base = ("predict", "--machine", self.path)
         self.refuses("predict", "--model", "llama3-8b", says="required: --machine")
         self.refuses(*base, says="none given")
-        self.refuses(*base, "--model", "deepseek-v3", says="MLA rows are not")
+        self.refuses(*base, "--model", "deepseek-v3", says="no cold mla_absorbed rows")
         self.refuses(*base, "--model", "llama3-8b", "--storage", "int8", says="measured there: bf16 with 1")
         self.refuses(*base, "--model", "llama3-8b", "--tokens", 0, says="--tokens")
         self.refuses(*base, "--model", "llama3-8b", "--batch", 0, says="--batch")
         self.refuses(*base, "--model", "llama3-8b", "--weights", "x", says="not a size")
         self.refuses("predict", "--machine", self.folder / "none", "--model", "llama3-8b", says="no such file")
+
+
+class LatentModels(CommandTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.value = synthetic.result(preset="full", latent=True)
+        self.path = self.write("m.json", self.value)
+        self.result = rows.from_value(self.path, self.value)
+
+    def steps(self, *arguments: object) -> dict[str, Any]:
+        return json.loads(self.succeeds("predict", "--machine", self.path, "--json", *arguments))["steps"][0]
+
+    def test_a_layer_takes_what_the_measured_step_takes(self) -> None:
+        for threads in ("1", "all"):
+            for T in (128, 4096, 131072):
+                row = next(
+                    r
+                    for r in latent_rows(self.result, STEP)
+                    if (r.shape["name"], r.raw["storage"], r.get("threads"), r.get("T")) == ("MLA", "bf16", threads, T)
+                )
+                found = self.steps("--model", "deepseek-v3", "--storage", "bf16", "--threads", threads, "--tokens", T)
+                self.assertLess(abs(found["ns"] / (61 * row.ns) - 1), 0.15, row.name)
+                self.assertTrue(found["within_measured"])
+                self.assertEqual(found["bytes"], 61 * T * 1152)
+
+    def test_weights_and_heads(self) -> None:
+        v3, lite = PRESETS["deepseek-v3"], PRESETS["deepseek-v2-lite"]
+        self.assertEqual(fold_weights(v3) * 4, 64 * 2**20)
+        self.assertEqual(fold_weights(lite) * 8, fold_weights(v3))
+        found = self.steps("--model", "deepseek-v2-lite", "--storage", "bf16", "--tokens", 32768)
+        other = self.steps("--model", "deepseek-v3", "--storage", "bf16", "--tokens", 32768)
+        self.assertTrue(found["within_measured"])
+        heads = [r for r in self.value["benchmarks"] if (r.get("shape") or {}).get("name") != "MLA16"]
+        self.path = self.write("m.json", {"context": self.value["context"], "benchmarks": heads})
+        alone = self.steps("--model", "deepseek-v2-lite", "--storage", "bf16", "--tokens", 32768)
+        self.assertFalse(alone["within_measured"])  # 16 heads, where only 128 were measured
+        self.assertLess(found["ns"] / 27, other["ns"] / 61)
+        self.assertIn(
+            "64 MiB", self.succeeds("predict", "--machine", self.path, "--model", "deepseek-v3", "--storage", "int8")
+        )
+
+    def test_points_that_the_fit_has_not_seen(self) -> None:
+        without = frozenset((2048, 16384))
+        for storage in ("f32", "int8"):
+            steps = check(LatentFit(self.result, storage, "all", without), self.unseen(STEP, storage, without))
+            alone = check(Fit(self.result, storage, "all", without, ABSORBED), self.unseen(ABSORBED, storage, without))
+            self.assertEqual(len(steps + alone), 4)
+            self.assertLess(max(abs(c.error) for c in steps + alone), 0.15)
+
+    def unseen(self, kernel: str, storage: str, lengths: frozenset[int]) -> list[rows.Row]:
+        return [
+            r
+            for r in latent_rows(self.result, kernel)
+            if r.raw["storage"] == storage and r.get("threads") == "all" and r.get("T") in lengths
+        ]
+
+    def test_without_steps_the_folds_are_a_guess_that_says_so(self) -> None:
+        self.value["benchmarks"] = [r for r in self.value["benchmarks"] if r["kernel"] != STEP]
+        self.write("m.json", self.value)
+        more = ("--model", "deepseek-v3", "--storage", "bf16", "--tokens", 4096)
+        self.assertFalse(self.steps(*more)["within_measured"])
+        self.assertIn("no step was measured", self.succeeds("predict", "--machine", self.path, *more))
+
+
+class Check(CommandTest):
+    """predict --check with a stand-in for the benchmark, which measures a synthetic full sweep."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = self.write("m.json", synthetic.result(preset="full", latent=True))
+
+    def check(self, *arguments: object, **how: Any) -> Any:
+        environment = {"KVROOF_BENCH": str(HERE / "fake_bench.py"), "FAKE_BENCH": json.dumps({"rows": 9999} | how)}
+        return self.run_command("predict", "--machine", self.path, "--check", *arguments, environment=environment)
+
+    def test_all_storages_shapes_and_kernels(self) -> None:
+        done = self.check()
+        self.assertEqual(done.code, 0, done.err + done.out)
+        for words in (
+            "MHA f32",
+            "GQA bf16",
+            "MQA int8",
+            "GQA40 f16",
+            "mla_absorbed MLA f32",
+            "mla_absorbed_step MLA16 int8",
+        ):
+            self.assertIn(words, done.out)
+        summary = r"error on \d+ points .* median \d+\.\d % \(limit 10\), worst \d+\.\d % \(limit 20\): ok"
+        self.assertRegex(done.out, summary)
+        self.assertRegex(
+            done.out, r"~ 24 points beyond the groups and dims of the file: .* no limit"
+        )  # GQA64: dims of 64
+
+    def test_native_mode_apart(self) -> None:
+        done = self.check("--native")
+        self.assertEqual(done.code, 0, done.err + done.out)
+        self.assertIn("MHA bf16", done.out)
+        self.assertNotIn("MHA f32 ", done.out)
+        self.assertNotIn("step", done.out.split("no rows in the file")[0])
+
+    def test_a_wrong_prediction_fails(self) -> None:
+        done = self.check("--storage", "f16", "--threads", "all", factor=1.5)
+        self.assertEqual(done.code, 1)
+        self.assertIn("OVER", done.out)
+        one = self.check("--storage", "f16", "--threads", "all", factor=1.5, only="shape:MQA/")
+        self.assertEqual(one.code, 1, one.out)  # the worst counts, not only the median
+
+    def test_doubtful_points_are_measured_again(self) -> None:
+        more = ("--storage", "f16", "--threads", "1")
+        done = self.check(*more, unstable=True, state=str(self.folder / "runs"))
+        self.assertEqual(done.code, 0, done.err)
+        self.assertNotIn("not counted", done.out)
+        self.assertEqual((self.folder / "runs").read_text(), "xx")
+        self.assertIn("without doubt", self.check(*more, unstable=True).err)
+        few = self.check(*more, unstable=True, only="/shape:MLA16/")
+        self.assertEqual(few.code, 0, few.out)
+        self.assertIn("not counted", few.out)
+        many = self.check(*more, unstable=True, only="/T:6144/")
+        self.assertEqual(many.code, 1, many.out)
+        self.assertIn("NOT PROVEN", many.out)
+
+    def test_json(self) -> None:
+        done = self.check("--storage", "f16", "--threads", "1", "--json")
+        value = json.loads(done.out)
+        self.assertTrue(value["within_limits"])
+        self.assertTrue(all(point["counted"] != ("shape:GQA64" in point["name"]) for point in value["points"]))
+
+    def test_refusals(self) -> None:
+        value = synthetic.result()
+        value["benchmarks"] = [row for row in value["benchmarks"] if row["kernel"].startswith("roof")]
+        self.write("m.json", value)
+        done = self.check()
+        self.assertEqual((done.code, len(done.err.splitlines())), (2, 1), done.err)
+        self.assertIn("no rows there to predict from", done.err)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from support import CLI, HERE, CommandTest, Done
 import journal
 import rows
 from errors import UserError
-from sweep_table import heading, layout_ratios, table
+from headline import headlines
+from sweep_table import best_onednn, halving, heading, latent_bytes, layout_ratios, table
 
 BENCH = str(HERE / "fake_bench.py")
 
@@ -255,7 +256,7 @@ class Sweep(CommandTest):
             self.out,
             "--filter",
             "nothing like it",
-            says="no row was measured",
+            says="no row of this preset matches",
             environment=self.environment(),
         )
         self.refuses("sweep", "--out", self.out, says="no such program", environment={"KVROOF_BENCH": "/nowhere"})
@@ -290,6 +291,62 @@ class Sweep(CommandTest):
 
 def variant(row: dict[str, Any], name: str, **fields: Any) -> dict[str, Any]:
     return row | {"name": name, "time_ratios": []} | fields
+
+
+class Modes(unittest.TestCase):
+    """Native rows have lines, ratios and headlines of their own, or none."""
+
+    def setUp(self) -> None:
+        self.value = synthetic.result(preset="full", latent=True)
+        for row in self.value["benchmarks"]:
+            if row.get("mode") == "native":
+                synthetic.scale(row, 0.25)  # far from the reproducible rows: where it leaks, it shows
+        self.result = rows.from_value(Path("m.json"), self.value)
+        kept = [row for row in self.value["benchmarks"] if row.get("mode") != "native"]
+        self.alone = rows.from_value(Path("m.json"), {"context": self.value["context"], "benchmarks": kept})
+
+    def test_table(self) -> None:
+        both, alone = table(self.result), table(self.alone)
+        self.assertIn("native mode (avx512_bf16)", both)
+        for block in alone.split("\n\n"):
+            self.assertIn(block, both)
+
+    def test_native_rows_that_cannot_run_take_one_line(self) -> None:
+        rows_in = self.value["benchmarks"]
+        for index, row in enumerate(rows_in):
+            if row.get("mode") == "native" and row["kernel"] == "mla_absorbed":
+                rows_in[index] = synthetic.not_measured(row, "no amx") | {"status": "unsupported"}
+        lines = table(rows.from_value(Path("m.json"), self.value)).splitlines()
+        told = [line for line in lines if "unsupported: no amx" in line]
+        self.assertEqual(len(told), 1)
+        self.assertTrue(told[0].startswith("mla_absorbed, MLA"))
+
+    def test_headlines_and_ratios_are_those_without_native_rows(self) -> None:
+        tiles = headlines(self.result)
+        self.assertEqual(tiles[:-1], headlines(self.alone))
+        self.assertEqual(tiles[-1]["label"], "native mode takes")
+        self.assertIn("the time of reproducible mode; median of", tiles[-1]["note"])
+        self.assertEqual(list(halving(self.result)), list(halving(self.alone)))
+
+    def test_rivals_beside_a_native_row_are_measured_against_it(self) -> None:
+        native = next(r for r in self.result.rows if r.native and r.kernel == "mla_absorbed")
+        rival = next(r for r in self.result.rows if r.get("tuple") == native.get("tuple") and r.impl == "onednn")
+        self.assertEqual(best_onednn(self.result, native), rival.ratio("onednn/native"))
+        decode = next(r for r in self.result.rows if r.native and r.kernel == "decode")
+        self.assertIsNone(best_onednn(self.result, decode))  # no such ratio there: better none than the other mode's
+
+    def test_a_ratio_of_many_rows_is_told_at_the_longest_context(self) -> None:
+        line = next(line for line in layout_ratios(self.result) if line.startswith("time native / reproducible"))
+        self.assertLess(len(line), 1500)
+        self.assertIn("MHA bf16 T 131072", line)
+        self.assertNotIn("T 4096", line)
+        self.assertRegex(line, r"and \d+ at shorter contexts$")
+
+    def test_what_a_latent_row_saves_is_told_from_measured_bytes(self) -> None:
+        whole, part = latent_bytes(self.result)
+        words = (whole, part) if "128 heads" in whole else (part, whole)
+        self.assertIn("bf16 1152 against 65536 (56.9x)", words[0])
+        self.assertIn("bf16 1152 against 8192 (7.1x)", words[1])
 
 
 class Layouts(unittest.TestCase):

@@ -51,12 +51,13 @@ class Comparison:
         return [pair for pair in self.pairs if pair.same_bits is False]
 
     def families(self) -> dict[str, list[Pair]]:
-        """kernel and storage, as in "decode f16"; roofs by their kernel alone."""
+        """kernel and storage, as in "decode f16" or "decode bf16 native"; roofs by their kernel alone."""
         result: dict[str, list[Pair]] = {}
         for pair in self.pairs:
             words = [
                 pair.a.kernel,
                 pair.a.get("storage") or "",
+                "native" if pair.a.native else "",
                 pair.a.impl if pair.a.impl not in ("kvroof", "probe") else "",
             ]
             result.setdefault(" ".join(word for word in words if word), []).append(pair)

@@ -9,8 +9,8 @@ from rows import ResultFile, Row
 from sweep_table import best_onednn, own_rows, scalar, significant
 
 
-def plain_decode(result: ResultFile, cache: str = "cold") -> list[Row]:
-    """Measured decode rows of one sequence over a whole contiguous cache."""
+def plain_decode(result: ResultFile, cache: str = "cold", native: bool = False) -> list[Row]:
+    """Measured decode rows of one sequence over a whole contiguous cache, each head's rows together, of one mode."""
     return [
         row
         for row in own_rows(result)
@@ -18,6 +18,8 @@ def plain_decode(result: ResultFile, cache: str = "cold") -> list[Row]:
         and row.kernel == "decode"
         and row.get("cache") == cache
         and row.get("W") in ("all", None)
+        and row.get("order") in ("head", None)
+        and row.native == native
         and row.shape["B"] == 1
         and row.shape["n"] == 1
     ]
@@ -100,7 +102,7 @@ def headlines(result: ResultFile) -> list[dict[str, Any]]:
         )
     long = [row for row in plain_decode(result) if row.get("T") >= 4096]
     for label, rival in (("oneDNN takes", best_onednn), ("scalar loops take", scalar)):
-        ratios = [r.times_kvroof for r in (rival(result, row) for row in long) if r and r.times_kvroof]
+        ratios = [ratio.median for ratio in (rival(result, row) for row in long) if ratio]
         if ratios:
             middle = statistics.median(ratios)
             tiles.append(
@@ -110,4 +112,18 @@ def headlines(result: ResultFile) -> list[dict[str, Any]]:
                     "note": f"our time; median of {len(ratios)} cold rows",
                 }
             )
+    found = [(row, row.ratio("native/reproducible")) for row in own_rows(result) if row.native and row.measured]
+    modes = [
+        (row, ratio.median) for row, ratio in found if ratio and row.get("cache") == "cold" and row.get("T") >= 4096
+    ]
+    if modes:
+        best, least = min(modes, key=lambda pair: pair[1])
+        tiles.append(
+            {
+                "label": "native mode takes",
+                "value": f"{statistics.median(ratio for _, ratio in modes):.2f}×",
+                "note": f"the time of reproducible mode; median of {len(modes)} cold rows, least {least:.2f} on "
+                f"{best.kernel} {best.shape['name']} {best.raw['storage']}",
+            }
+        )
     return tiles

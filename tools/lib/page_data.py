@@ -1,15 +1,19 @@
-"""What the page carries of the result files: columns instead of objects, shared strings, four digits a number."""
+"""What the page carries of the result files: columns instead of objects, shared strings, three or four digits a number.
+
+A column is one string: its values in a row, nothing for null, "value*count" for the same value many times.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 from headline import headlines
-from rows import ResultFile, Row
-from sweep_table import above_compute_roof, heading
+from rows import Ratio, ResultFile, Row
+from sweep_table import above_compute_roof, heading, mode_words
 
-_TEXT = ("kernel", "storage", "cache", "threads", "impl", "tuple", "status", "reason", "isa", "implementation")
+_TEXT = ("kernel", "storage", "cache", "threads", "status", "reason", "isa", "implementation")
 _FACTS = (
     ("CPU", "cpu_model"),
     ("architecture", "architecture"),
@@ -40,6 +44,16 @@ def short(value: float | None, digits: int = 4) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
+def packed(values: list[Any]) -> str:
+    """The column as page/data.js reads it."""
+    words: list[str] = []
+    for value, run in itertools.groupby("" if v is None else str(v) for v in values):
+        word, count = value.removeprefix("0") if value.startswith("0.") else value, sum(1 for _ in run)
+        many = f"{word}*{count}"
+        words += [many] if len(many) < count * (len(word) + 1) - 1 else [word] * count
+    return ",".join(words)
+
+
 class Strings:
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
@@ -48,44 +62,58 @@ class Strings:
         return None if text is None else self.index.setdefault(str(text), len(self.index))
 
 
+def _three(ratio: Ratio | None, name: str) -> dict[str, Any]:
+    return {
+        name: short(ratio.median, 3) if ratio else None,
+        f"{name}_low": short(ratio.low, 3) if ratio else None,
+        f"{name}_high": short(ratio.high, 3) if ratio else None,
+    }
+
+
 def _numbers(row: Row) -> dict[str, Any]:
-    spread, rival = row.spread, row.ratio_to_kvroof
-    narrower = next((r for r in row.get("time_ratios", []) if r["what"] == f"{row.get('storage')}/f32"), None)
+    spread = row.spread
     return {
         "T": row.get("T"),
+        "chunk": row.shape["n"],
         "bytes": row.get("bytes"),
+        "token": row.get("token_bytes"),
+        "replaced": row.get("replaced_token_bytes"),
         "flops": row.get("flops"),
         "n": spread.n if spread else None,
         "ns": short(row.ns) if row.measured else None,
-        "gb": short(row.get("gb_per_s")),
-        "gflops": short(row.get("gflops")),
         "roof": short(row.get("read_roof_gb_per_s")),
         "compute": short(row.get("compute_roof_gflops")),
-        "read": short(row.get("read_fraction")),
-        "low": short(spread.low) if spread else None,
-        "high": short(spread.high) if spread else None,
-        "attain": short(row.get("attainable_fraction")),
-        "ratio": short(rival.median) if rival else None,
-        "ratio_low": short(rival.low) if rival else None,
-        "ratio_high": short(rival.high) if rival else None,
-        "half": short(narrower["median"]) if narrower else None,
-        "half_low": short(narrower["low"]) if narrower else None,
-        "half_high": short(narrower["high"]) if narrower else None,
+        "read": short(row.get("read_fraction"), 3),
+        "low": short(spread.low, 3) if spread else None,
+        "high": short(spread.high, 3) if spread else None,
+        "attain": short(row.get("attainable_fraction"), 3),
+        **_three(row.ratio_to_kvroof, "ratio"),
+        **_three(row.ratio(f"{row.get('storage')}/f32"), "half"),
+        **_three(row.ratio("native/reproducible"), "native"),
+        **_three(row.ratio("reconstruct/absorbed_step"), "trade"),
         "above": 1 if row.get("above_roof") or above_compute_roof(row) else 0,
     }
 
 
-def _columns(result: ResultFile, strings: Strings) -> dict[str, list[Any]]:
+def _tuple(result: ResultFile, row: Row) -> str:
+    """The tuple's name, without its instruction set where that is the machine's own: machines share the string."""
+    return str(row.raw["tuple"]).removesuffix(f"/isa:{result.isa}")
+
+
+def _columns(result: ResultFile, strings: Strings) -> dict[str, str]:
     columns: dict[str, list[Any]] = {}
     for row in result.kernel_rows():
         if row.impl == "probe":
             continue  # what a probe read is the roof of the rows beside it
         values = {name: strings.of(row.raw.get(name)) for name in _TEXT} | _numbers(row)
+        values["impl"] = strings.of("native" if row.native else row.impl)  # never one line with the reproducible rows
+        values["tuple"] = strings.of(_tuple(result, row))
         values["variant"] = strings.of(", ".join(heading(row)[1:-1]))
+        values["mode"] = strings.of(", ".join(mode_words(row)) or None)
         values["shape"] = strings.of(row.shape.get("name"))
         for name, value in values.items():
             columns.setdefault(name, []).append(value)
-    return columns
+    return {name: packed(values) for name, values in columns.items()}
 
 
 def _roofs(result: ResultFile) -> list[dict[str, Any]]:
@@ -121,6 +149,11 @@ def _facts(result: ResultFile) -> list[list[Any]]:
     isas = ", ".join(i["name"] for i in machine["isas"] if i["supported"])
     mhz = [str(round(context[name])) for name in ("mhz_before", "mhz_after") if context[name] is not None]
     throttled = (context["throttled_before"], context["throttled_after"])
+    for node in machine.get("numa_read_roofs", []):
+        roof = f"{node['gb_per_s']:.3g} GB/s" if node["gb_per_s"] is not None else None
+        why = f"; {node['gb_per_s_reason']}" if node.get("gb_per_s_reason") else ""
+        source = f"{node['threads']} threads on its own CPUs and memory ({node['source']}){why}"
+        facts.append([f"read roof of NUMA node {node['node']}", roof, source, False])
     facts += [
         ["instruction sets", f"{machine['isa']} (of {isas})", "CPUID or HWCAP; KVROOF_ISA overrides", False],
         [

@@ -1,24 +1,18 @@
-"""`tools/kvroof predict`: attention time of a model on a measured machine; --check measures a sample."""
+"""`tools/kvroof predict`: attention time of a model on a measured machine. --check, the proof, is predict_check.py."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import tempfile
 from pathlib import Path
 
-import journal
 from errors import OK, UserError
-from headline import plain_decode
 from memory import Request, gib, parse_size, sequences_that_fit, tokens_that_fit
 from memory_command import add_model_flags, model_from
 from models import STORAGE_BYTES, Model
-from predict import Checked, Fit, Step, check, step
+from predict import WEIGHT_BYTES, Fit, LatentFit, Step, fit_for, fold_weights, known_dims, step
 from rows import ResultFile, load
 from sweep_table import duration
-
-CHECKED = frozenset((2048, 16384))  # context lengths that --check leaves out of the fit and measures
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -31,12 +25,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--tokens", type=int, nargs="+", metavar="T", help="context lengths; default: 512 up to the model's own"
     )
     parser.add_argument("--batch", type=int, default=1, metavar="B")
-    parser.add_argument("--storage", choices=list(STORAGE_BYTES), default="f16")
-    parser.add_argument("--threads", choices=["1", "all"], default="all")
+    parser.add_argument("--storage", choices=list(STORAGE_BYTES), help="default: f16; with --check: all that FILE has")
+    parser.add_argument("--threads", choices=["1", "all"], help="default: all; with --check: both")
+    parser.add_argument("--native", action="store_true", help="from the rows of native mode, where FILE has them")
     parser.add_argument("--weights", metavar="SIZE", help="bytes of weights read for every token, e.g. 8GiB")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--check", action="store_true", help="measure a sample on this machine (minutes) and print the error"
+        "--check",
+        action="store_true",
+        help="instead of a model: measure points that no sweep has on this machine (minutes), print the error of each; "
+        "exit code 1 where the median is over 10 % or the worst over 20 %",
     )
     parser.set_defaults(run=run)
 
@@ -53,13 +51,6 @@ def _contexts(args: argparse.Namespace, model: Model) -> list[int]:
         lengths.append(tokens)
         tokens *= 2
     return lengths + [model.context]
-
-
-def _model(args: argparse.Namespace) -> Model:
-    model = model_from(args)
-    if model.latent:
-        raise UserError(model.name, "MLA rows are not in result files yet", "choose a model with MHA, GQA or MQA")
-    return model
 
 
 def _memory_lines(result: ResultFile, model: Model, args: argparse.Namespace, longest: int, weights: int) -> list[str]:
@@ -81,11 +72,31 @@ def _memory_lines(result: ResultFile, model: Model, args: argparse.Namespace, lo
     return lines
 
 
-def _text(result: ResultFile, model: Model, args: argparse.Namespace, steps: list[Step], weights: int, fit: Fit) -> str:
+def _latent_line(model: Model, fit: Fit | LatentFit) -> list[str]:
+    if not isinstance(fit, LatentFit):
+        return []
+    size = fold_weights(model) * WEIGHT_BYTES
+    ns = model.layers * fit.folds(size, fit.roof(size))
+    how = "as the measured steps read them" if fit.folds_measured else "no step was measured: read like plain f32 rows"
+    return [
+        f"  MLA, absorbed: the cache once for all {model.query_heads} heads, and W_UK and W_UV around it ({gib(size)} "
+        f"a layer in f32, {how}): {duration(ns)} of every time above."
+    ]
+
+
+def _text(
+    result: ResultFile,
+    model: Model,
+    args: argparse.Namespace,
+    steps: list[Step],
+    weights: int,
+    fit: Fit | LatentFit,
+) -> str:
     lines = [
         f"{model.name} on {result.cpu}, {args.threads} thread{'s' if args.threads == 'all' else ''}"
         + (f" ({result.all_threads})" if args.threads == "all" else "")
         + f", {args.storage}"
+        + (", native mode" if args.native else "")
         + (f", {args.batch} sequences" if args.batch > 1 else ""),
         "Attention of all layers for one new token" + (" of every sequence:" if args.batch > 1 else ":"),
         "",
@@ -108,64 +119,27 @@ def _text(result: ResultFile, model: Model, args: argparse.Namespace, steps: lis
         + ", nothing else.",
     ]
     if beyond:
-        lines.append("  ~ beyond the sizes or groups that were measured: the nearest measured fraction is used.")
+        lines.append("  ~ beyond the sizes, groups or dims that were measured: the nearest measured fraction is used.")
+    if not known_dims(fit, model):
+        lines.append(
+            f"  Key and value dims of {model.key_dim} and {model.value_dim} were not measured: taken to do as others."
+        )
+    lines += _latent_line(model, fit)
     return "\n".join(lines + ["  " + line for line in _memory_lines(result, model, args, steps[-1].tokens, weights)])
-
-
-def _measure_sample(storage: str, threads: str) -> ResultFile:
-    import sweep_command
-
-    with tempfile.TemporaryDirectory(prefix="kvroof-check-") as folder:
-        path, log = Path(folder) / "check.journal", Path(folder) / "check.log"
-        lengths = "|".join(str(T) for T in sorted(CHECKED))
-        wanted = (
-            f"^decode/.*/storage:{storage}/.*/B:1/n:1/T:({lengths})/W:all/cache:cold/impl:kvroof/.*threads:{threads}/"
-        )
-        code = sweep_command.run_benchmark(
-            [
-                str(sweep_command.benchmark_program()),
-                "--preset=full",
-                f"--journal={path}",
-                f"--benchmark_filter={wanted}",
-            ],
-            log,
-        )
-        if code != OK:
-            raise sweep_command.failure(code, log, 0)
-        return journal.assemble(Path(folder) / "check.json", journal.read(path))
-
-
-def _check_text(checked: list[Checked]) -> str:
-    errors = [abs(c.error) for c in checked]
-    lines = [f"  {'row':<28} {'predicted':>10} {'measured':>10} {'error':>8}"]
-    for c in checked:
-        name = f"{c.row.shape['name']} {c.row.raw['storage']} T {c.row.get('T')}"
-        lines.append(f"  {name:<28} {duration(c.predicted_ns):>10} {duration(c.row.ns):>10} {c.error * 100:>+7.1f}%")
-    return "\n".join(
-        lines
-        + [
-            "",
-            f"  error: median {statistics.median(errors) * 100:.1f} %, worst {max(errors) * 100:.1f} %, "
-            "on points that the fit has not seen, the roof measured again beside each",
-        ]
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     result = load(args.machine)
     if args.check:
-        fit = Fit(result, args.storage, args.threads, CHECKED)
-        sample = _measure_sample(args.storage, args.threads)
-        checked = check(fit, plain_decode(sample))
-        if not checked:
-            raise UserError("predict --check", "no point could be measured here", "see why with tools/kvroof sweep")
-        print(_check_text(checked))
-        return OK
-    model = _model(args)
+        from predict_check import run_check
+
+        return run_check(result, args.storage, args.threads, args.native, args.json)
+    args.storage, args.threads = args.storage or "f16", args.threads or "all"
+    model = model_from(args)
     if not 1 <= args.batch <= 2**20:
         raise UserError("--batch", f"{args.batch} is out of range", "a whole number from 1 to 2^20")
     weights = parse_size(args.weights, "--weights") if args.weights is not None else 0
-    fit = Fit(result, args.storage, args.threads)
+    fit = fit_for(result, model, args.storage, args.threads, args.native)
     steps = [step(fit, model, args.storage, tokens, args.batch) for tokens in _contexts(args, model)]
     if args.json:
         print(
@@ -175,6 +149,7 @@ def run(args: argparse.Namespace) -> int:
                     "machine": result.path.name,
                     "storage": args.storage,
                     "threads": args.threads,
+                    "mode": "native" if args.native else "reproducible",
                     "batch": args.batch,
                     "weights_bytes": weights,
                     "steps": [

@@ -19,13 +19,22 @@ def clock(seconds: float) -> str:
 def short_name(name: str) -> str:
     """ "decode MHA f16 T:4096 cold 1 thread" of a full row name; what is always the same is left out."""
     axes = dict(part.partition(":")[::2] for part in name.split("/")[1:])
+    unlike = lambda axis, usual, word: f"{word}{axes[axis]}" if axes.get(axis, usual) != usual else ""  # noqa: E731
     words = [
         name.split("/")[0],
         axes.get("shape", ""),
         axes.get("storage", ""),
+        unlike("B", "1", "batch "),
+        unlike("n", "1", "chunk "),
         f"T {axes['T']}" if "T" in axes else "",
+        unlike("W", "all", "window "),
+        unlike("layout", "contiguous", ""),
+        unlike("P", "", "P="),
+        unlike("pages", "", ""),
+        "token-major" if axes.get("order") == "token" else "",
         axes.get("cache", ""),
         {"1": "1 thread", "all": "all threads"}.get(axes.get("threads", ""), ""),
+        "native" if axes.get("mode") == "native" else "",
     ]
     return " ".join(word for word in words if word)
 

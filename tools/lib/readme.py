@@ -9,7 +9,7 @@ from errors import UserError
 from headline import plain_decode
 from picture import roof_picture
 from rows import ROOT, ResultFile, Row
-from sweep_table import best_onednn, duration, halving, scalar, times
+from sweep_table import best_onednn, duration, halving, latent_bytes, scalar, times
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -22,14 +22,15 @@ def _fraction(row: Row | None) -> str:
 
 
 def table(result: ResultFile) -> str:
-    rows = plain_decode(result)
+    rows = plain_decode(result) + plain_decode(result, native=True)
     lengths = sorted({row.get("T") for row in rows})
     shown = lengths if len(lengths) <= 4 else [T for T in lengths if T in (512, 4096, 32768, 131072)] or lengths[-3:]
     longest = shown[-1]
     groups: dict[tuple[str, str, str], dict[int, Row]] = {}
     for row in rows:
         shape = f"{row.shape['name']} {row.shape['Hq']}/{row.shape['Hkv']}x{row.shape['Dk']}"
-        groups.setdefault((shape, row.raw["storage"], row.raw["threads"]), {})[row.get("T")] = row
+        storage = row.raw["storage"] + (" native" if row.native else "")
+        groups.setdefault((shape, storage, row.raw["threads"]), {})[row.get("T")] = row
     lines = [
         "| shape | storage | threads | " + " | ".join(f"T = {T}" for T in shown) + " | GB/s | time | oneDNN | scalar |",
         "| --- | --- | ---: |" + " ---: |" * (len(shown) + 4),
@@ -57,7 +58,7 @@ def section(result: ResultFile, picture: str, source: str) -> str:
     longest = max(row.get("T") for row in plain_decode(result))
     doubtful = any(row.get("above_roof") or row.status == "unstable" for row in plain_decode(result))
     marks = " `~`: unstable; `!`: above its roof, so that roof is wrong." if doubtful else ""
-    notes = "".join(f"\n- {line}" for line in halving(result))
+    notes = "".join(f"\n- {line}" for line in [*halving(result), *latent_bytes(result)])
     return (
         f"![Fraction of the read roof over context length]({picture})\n\n"
         f"{result.words}, commit {result.commit}; every number from [{source}]({source}).\n"

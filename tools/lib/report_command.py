@@ -13,7 +13,7 @@ from page_data import page_data
 from validate import result_files
 
 PAGE = Path(__file__).resolve().parent / "page"
-SCRIPTS = ("data.js", "charts.js", "page.js")
+SCRIPTS = ("data.js", "charts.js", "latent.js", "page.js")
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -44,7 +44,8 @@ def plotly_script() -> str:
     raise UserError("page", "plotly is not installed", "run tools/setup.sh --again report, then tools/kvroof report")
 
 
-def page(results: list[rows.ResultFile]) -> str:
+def page(results: list[rows.ResultFile], comparison: str = "") -> str:
+    """The whole page. `comparison`: sections that stand before the charts, as HTML."""
     plotly = plotly_script()
     title = results[0].cpu if len(results) == 1 else f"{len(results)} machines"
     text = (PAGE / "page.html").read_text(encoding="utf-8")
@@ -55,6 +56,7 @@ def page(results: list[rows.ResultFile]) -> str:
         "style": (PAGE / "page.css").read_text(encoding="utf-8"),
         "plotly": plotly.replace("</script", "<\\/script"),
         "data": page_data(results),
+        "comparison": comparison,
         "script": script,
     }
     pieces = text.split("{{")

@@ -77,6 +77,11 @@ class Row:
         return str(self.raw["impl"])
 
     @property
+    def native(self) -> bool:
+        """Native mode keeps other promises than the reproducible one: its rows stand apart everywhere."""
+        return self.raw.get("mode") == "native"
+
+    @property
     def status(self) -> str:
         return str(self.raw["status"])
 
@@ -108,11 +113,10 @@ class Row:
     def ratio_to_kvroof(self) -> Ratio | None:
         return Ratio.of(self.raw.get("time_ratio_to_kvroof"))
 
-    @property
-    def times_kvroof(self) -> float | None:
-        """How many times kvroof's time this rival took."""
-        ratio = self.ratio_to_kvroof
-        return ratio.median if ratio else None
+    def times(self, own: "Row") -> Ratio | None:
+        """How many times the time of `own`, a kvroof row of its tuple, this rival took. time_ratio_to_kvroof is about
+        the tuple's reproducible row; the ratio to a native one has a name of its own."""
+        return self.ratio(f"{self.impl}/native") if own.native else self.ratio_to_kvroof
 
     def ratio(self, what: str) -> Ratio | None:
         """A further paired ratio of this row, such as "f16/f32"."""
@@ -266,7 +270,8 @@ def from_value(path: Path, value: Any) -> ResultFile:
     own = value["context"]["machine"]["isa"]
     by_key: dict[str, Row] = {}
     for row in rows:
-        if row.key not in by_key or row.get("isa") == own:
+        other = by_key.get(row.key)
+        if other is None or row.get("isa") == own or (row.measured and not other.measured):
             by_key[row.key] = row
     return ResultFile(path, value["context"], rows, by_key)
 

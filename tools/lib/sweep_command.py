@@ -18,14 +18,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Iterator, NoReturn
+from typing import Iterator, NoReturn, Protocol
 
 import journal
 import json_file
 import rows
 from errors import CHECK_FAILED, INTERRUPTED, OK, UserError, os_reason
 from progress import Progress
-from sweep_table import halving, layout_ratios, notes, table
+from sweep_table import halving, latent_bytes, layout_ratios, notes, table
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -37,13 +37,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--full", action="store_true", help="every context length and storage (long)")
     which.add_argument(
-        "--preset", choices=["quick", "full", "ci"], default="quick", help="default: quick, about 3 minutes"
+        "--preset",
+        choices=["quick", "full", "layouts", "ci"],
+        default="quick",
+        help="default: quick, about 3 minutes; layouts: what of full is about layouts, chunks and batches",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="default: results/<machine>.json, or build/partial.json with --filter or ci",
+        help="default: results/<machine>.json, or build/partial.json for a part (--filter, ci, layouts)",
     )
     parser.add_argument("--filter", metavar="REGEX", help="only the tuples whose name matches")
     parser.add_argument(
@@ -81,7 +84,7 @@ def _filters(args: argparse.Namespace) -> list[str]:
 
 
 def _is_part(preset: str, words: list[str]) -> bool:
-    return preset == "ci" or any(word.startswith("--benchmark_filter") for word in words)
+    return preset not in ("quick", "full") or any(word.startswith("--benchmark_filter") for word in words)
 
 
 def _refuse_to_lose_a_whole_sweep(path: Path) -> None:
@@ -194,7 +197,15 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def run_benchmark(command: list[str], log_path: Path) -> int:
+class Display(Protocol):
+    """What hears of a running benchmark: its progress lines, and each second in which there was none."""
+
+    def line(self, text: str) -> None: ...
+    def draw(self) -> None: ...
+    def clear(self) -> None: ...
+
+
+def run_benchmark(command: list[str], log_path: Path, display: Display | None = None) -> int:
     """Runs the benchmark to its end and shows its progress; its exit code."""
     read_end, write_end = os.pipe()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -208,7 +219,7 @@ def run_benchmark(command: list[str], log_path: Path) -> int:
             env=os.environ | {"KVROOF_PROGRESS_FD": str(write_end)},
         )
     os.close(write_end)
-    progress = Progress()
+    progress = display or Progress()
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(read_end, selectors.EVENT_READ)
@@ -285,9 +296,10 @@ def run(args: argparse.Namespace) -> int:
                 code = run_benchmark(command_of(benchmark_program(), kept > 0), log_path)
             except KeyboardInterrupt:
                 kept = _rows_kept(journal_path)
-                sys.stderr.write(
-                    f"\nkvroof sweep: interrupted; {kept} rows are kept in {journal_path}; go on with --resume\n"
-                )
+                keeps = "nothing is measured yet"
+                if kept:
+                    keeps = f"{kept} rows are kept in {journal_path}; go on with --resume"
+                sys.stderr.write(f"\nkvroof sweep: interrupted; {keeps}\n")
                 return INTERRUPTED
             if code not in (OK, CHECK_FAILED):
                 raise failure(code, log_path, _rows_kept(journal_path))
@@ -315,7 +327,7 @@ def report(result: rows.ResultFile, page: bool) -> None:
         "\nread: fraction of the paired read roof. attain: of the lower of the read and the compute roof."
         "\noneDNN, scalar: their time over ours on the same tokens (above 1: slower than kvroof). Medians of pairs."
     )
-    for line in [*halving(result), *layout_ratios(result), *notes(result)]:
+    for line in [*halving(result), *layout_ratios(result), *latent_bytes(result), *notes(result)]:
         print(f"- {line}")
     print(f"\nresult  {result.path}")
     if page:

@@ -35,14 +35,15 @@ def bar(share: float, width: int = 10, plain: bool = False) -> str:
     return ("█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()).ljust(width)
 
 
-def best_onednn(result: ResultFile, row: Row) -> Row | None:
-    """The faster of the oneDNN forms: the one that its user would take."""
-    found = [r for impl, r in result.rivals(row).items() if impl.startswith("onednn") and r.times_kvroof]
-    return min(found, key=lambda r: r.times_kvroof or 0.0, default=None)
+def best_onednn(result: ResultFile, row: Row) -> Ratio | None:
+    """Time over ours of the faster of the oneDNN forms: the one that its user would take."""
+    found = [r.times(row) for impl, r in result.rivals(row).items() if impl.startswith("onednn")]
+    return min((ratio for ratio in found if ratio), key=lambda ratio: ratio.median, default=None)
 
 
-def scalar(result: ResultFile, row: Row) -> Row | None:
-    return result.rivals(row).get("scalar")
+def scalar(result: ResultFile, row: Row) -> Ratio | None:
+    rival = result.rivals(row).get("scalar")
+    return rival.times(row) if rival else None
 
 
 def above_read_roof(row: Row) -> bool:
@@ -71,9 +72,8 @@ def marks(row: Row) -> str:
     return ", ".join(words)
 
 
-def times(row: Row | None) -> str:
-    times = row.times_kvroof if row else None
-    return "" if times is None else f"{times:.2f}x" if times < 9.95 else f"{times:.0f}x"
+def times(ratio: Ratio | None) -> str:
+    return "" if ratio is None else f"{ratio.median:.2f}x" if ratio.median < 9.95 else f"{ratio.median:.0f}x"
 
 
 def _cells(result: ResultFile, row: Row, plain: bool) -> str:
@@ -100,6 +100,7 @@ def _layout(row: Row) -> str:
 
 
 def heading(row: Row) -> tuple[str, ...]:
+    """What a row measures but for storage, context and threads. Its mode, which is no part of that, is mode_words()."""
     shape = row.shape
     dims = f"{shape['Dk']}" if shape["Dk"] == shape["Dv"] else f"{shape['Dk']}/{shape['Dv']}"
     more = [f"{label} {value}" for label, value in (("batch", shape["B"]), ("chunk", shape["n"])) if value != 1]
@@ -111,7 +112,13 @@ def heading(row: Row) -> tuple[str, ...]:
         more.append(f"window {row.get('W')}")
     if row.get("layout") not in ("contiguous", None):
         more.append(_layout(row))
+    if row.get("order") == "token":
+        more.append("token-major")
     return (row.kernel, f"{shape['name']} {shape['Hq']}/{shape['Hkv']}x{dims}", *more, str(row.get("cache")))
+
+
+def mode_words(row: Row) -> list[str]:
+    return [f"native mode ({row.get('isa')})"] if row.native else []
 
 
 def _order(row: Row) -> tuple:
@@ -123,9 +130,13 @@ def table(result: ResultFile) -> str:
     plain = "utf" not in (getattr(sys.stdout, "encoding", "") or "").lower()
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in own_rows(result):
-        groups.setdefault(heading(row), []).append(row)
+        groups.setdefault((*heading(row), *mode_words(row)), []).append(row)
     lines = []
     for words, members in groups.items():
+        if members[0].native and not any(row.measured for row in members):  # no table for what this CPU cannot do
+            why = dict.fromkeys(f"{row.status.replace('_', ' ')}: {row.get('reason')}" for row in members)
+            lines += ["", f"{', '.join(words)}: {'; '.join(why)}"]
+            continue
         lines += [
             "",
             ", ".join(words),
@@ -148,11 +159,11 @@ def notes(result: ResultFile) -> Iterator[str]:
     doubtful = [row for row in own if row.status == "unstable"]
     if doubtful:
         yield f"{len(doubtful)} of {len(own)} rows are unstable, first: {doubtful[0].get('reason')}"
-    found = [(row, rival.times_kvroof) for row in own if row.measured and (rival := best_onednn(result, row))]
-    slower = [(row, ratio) for row, ratio in found if ratio and ratio < 1]
+    found = [(row, ratio.median) for row in own if row.measured and (ratio := best_onednn(result, row))]
+    slower = [(row, share) for row, share in found if share < 1]
     if slower:
-        row, ratio = min(slower, key=lambda pair: pair[1])
-        most = f"{short_name(row.name)} ({ratio:.2f}x of our time)"
+        row, least = min(slower, key=lambda pair: pair[1])
+        most = f"{short_name(row.name)} ({least:.2f}x of our time)"
         yield f"oneDNN is faster on {len(slower)} of {len(found)} rows, most on {most}"
     missing: dict[str, int] = {}
     for row in result.kernel_rows():
@@ -165,7 +176,9 @@ def notes(result: ResultFile) -> Iterator[str]:
 
 def halving(result: ResultFile) -> Iterator[str]:
     """Time at a narrower storage over time at f32, each from one tuple: bytes halve, does the time?"""
-    own = [r for r in own_rows(result) if r.measured and r.get("cache") == "cold" and r.get("W") == "all"]
+    own = [
+        r for r in own_rows(result) if r.measured and not r.native and r.get("cache") == "cold" and r.get("W") == "all"
+    ]
     for storage in _STORAGES[1:]:
         paired = [(row, row.ratio(f"{storage}/f32")) for row in own]
         found = [(row, ratio) for row, ratio in paired if ratio is not None]
@@ -173,11 +186,26 @@ def halving(result: ResultFile) -> Iterator[str]:
             continue
         longest = max(row.get("T") for row, _ in found)
         words = [
-            f"{row.shape['name']} {ratio.median:.2f} ({'1 thread' if row.get('threads') == '1' else 'all threads'})"
+            f"{row.shape['name']}{' token-major' if row.get('order') == 'token' else ''} {ratio.median:.2f} "
+            f"({'1 thread' if row.get('threads') == '1' else 'all threads'})"
             for row, ratio in found
             if row.get("T") == longest
         ]
         yield f"time {storage} / f32 at T = {longest}, cold: {', '.join(words)}"
+
+
+def latent_bytes(result: ResultFile) -> Iterator[str]:
+    """What a latent row saves, as measured from cache objects of both kinds."""
+    pairs = {
+        (row.get("storage"), row.get("token_bytes"), row.get("replaced_token_bytes"), row.shape["Hq"]): row
+        for row in own_rows(result)
+        if row.get("token_bytes") and row.get("replaced_token_bytes")
+    }
+    by_heads: dict[int, list[str]] = {}
+    for storage, token, replaced, heads in pairs:
+        by_heads.setdefault(heads, []).append(f"{storage} {token} against {replaced} ({replaced / token:.1f}x)")
+    for heads, words in by_heads.items():
+        yield f"bytes of a cached token and layer, MLA against the K and V rows of {heads} heads: {', '.join(words)}"
 
 
 def _bytes_alone(result: ResultFile, row: Row, partner: str) -> str | None:
@@ -191,17 +219,27 @@ def _bytes_alone(result: ResultFile, row: Row, partner: str) -> str | None:
 
 def layout_ratios(result: ResultFile) -> Iterator[str]:
     """Time of a layout, chunk or batch over that of the plain one of its tuple: ring / contiguous, skewed / equal."""
-    lines: dict[tuple[str, str | None], list[str]] = {}
+    lines: dict[tuple[str, str | None], list[tuple[int, str]]] = {}
     for row in own_rows(result):
         for ratio in row.get("time_ratios", []) if row.measured else []:
             what = ratio["what"].replace("/", " / ")
-            if what.endswith(" / f32"):
-                continue  # halving() says these
+            if what.endswith((" / f32", " / native")):
+                continue  # halving() says the ones, native / reproducible the others
             operation = [row.kernel] if row.kernel in ("append", "fork") else []
-            batch = [f"batch {row.shape['B']}"] if row.shape["B"] != 1 else []
-            where = " ".join([*operation, row.shape["name"], row.get("storage"), *batch, f"T {row.get('T')}"])
+            more = [
+                f"{word} {row.shape[axis]}" for word, axis in (("batch", "B"), ("chunk", "n")) if row.shape[axis] != 1
+            ]
+            more += ["warm"] if row.get("cache") == "warm" else []
+            where = " ".join([*operation, row.shape["name"], row.get("storage"), *more, f"T {row.get('T')}"])
             threads = "1 thread" if row.get("threads") == "1" else "all threads"
             word = f"{where} {significant(ratio['median'])} ({threads})"
-            lines.setdefault((what, _bytes_alone(result, row, ratio["to"])), []).append(word)
-    for (what, alone), words in lines.items():
+            alone = (
+                None if row.kernel.startswith("mla_") else _bytes_alone(result, row, ratio["to"])
+            )  # work binds those
+            lines.setdefault((what, alone), []).append((row.get("T"), word))
+    for (what, alone), found in lines.items():
+        longest = max(T for T, _ in found)
+        words = [word for T, word in found if len(found) <= 12 or T == longest]
+        if len(words) < len(found):
+            words.append(f"and {len(found) - len(words)} at shorter contexts")
         yield f"time {what}{f' (bytes alone: {alone})' if alone else ''}: {', '.join(words)}"

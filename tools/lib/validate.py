@@ -4,6 +4,7 @@ files that are to be accepted into results/ (see results/README.md)."""
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import rows
@@ -46,6 +47,12 @@ def broken_rules(result: rows.ResultFile) -> list[str]:
     far_above = [row.name for row in result.rows if _unique_fraction(row) > 1.10 and row.impl == "kvroof"]
     if far_above:
         broken.append(f"{len(far_above)} rows more than 10 % above their roof, first {far_above[0]}")
+    bits: dict[str, rows.Row] = {}
+    for row in result.kernel_rows():
+        if row.impl == "kvroof" and row.get("mode") == "reproducible" and row.get("output_hash"):
+            first = bits.setdefault(re.sub("/(cache|threads|isa):[^/]*", "", row.name), row)
+            if first.get("output_hash") != row.get("output_hash"):
+                broken.append(f"other bits than {first.name} has: {row.name}")
     unchecked = [
         row.name for row in result.kernel_rows() if row.measured and row.impl == "kvroof" and row.get("checked") is None
     ]

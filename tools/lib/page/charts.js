@@ -250,7 +250,7 @@ function timeChart(rows, all) {
   for (const impl of Object.keys(IMPLS).reverse()) {
     const members = measured.filter((row) => row.impl === impl);
     if (!members.length) continue;
-    const color = css(`--${impl}`), own = impl === "kvroof";
+    const color = css(`--${impl}`), own = impl === "kvroof" || impl === "native";
     traces.push(line(
         members, (row) => row.ns, color,
         {line: {color, dash: DASHES[impl], width: own ? 2.6 : 1.7}, marker: {color, size: own ? 7 : 5}}));

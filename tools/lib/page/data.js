@@ -1,25 +1,37 @@
 // The embedded result files as row objects, and how numbers are put into words.
 "use strict";
 
+const TEXTS = [
+  "kernel", "storage", "cache", "threads", "impl", "tuple", "status", "reason", "isa", "implementation", "variant",
+  "shape", "mode"
+];
+
+// A column is one string: values in a row, nothing for null, "value*count" for the same value many times.
+function unpack(text, convert) {
+  const values = [];
+  for (const word of text.split(",")) {
+    const star = word.indexOf("*");
+    const plain = star < 0 ? word : word.slice(0, star);
+    const value = plain === "" ? null : convert(plain);
+    for (let i = star < 0 ? 1 : +word.slice(star + 1); i > 0; --i) values.push(value);
+  }
+  return values;
+}
+
 const DATA = (() => {
   const raw = JSON.parse(document.getElementById("data").textContent);
-  const texts = new Set([
-    "kernel", "storage", "cache", "threads", "impl", "tuple", "status", "reason", "isa", "implementation", "variant",
-    "shape"
-  ]);
   raw.machines.forEach((machine, index) => {
     const names = Object.keys(machine.rows);
-    const count = names.length ? machine.rows[names[0]].length : 0;
-    const rows = [];
-    for (let i = 0; i < count; i++) {
+    const columns = names.map(
+        (name) => unpack(machine.rows[name], TEXTS.includes(name) ? (word) => raw.strings[word] : Number));
+    machine.rows = (columns[0] ?? []).map((_, i) => {
       const row = {machine: index};
-      for (const name of names) {
-        const value = machine.rows[name][i];
-        row[name] = value !== null && texts.has(name) ? raw.strings[value] : value;
-      }
-      rows.push(row);
-    }
-    machine.rows = rows;
+      names.forEach((name, column) => { row[name] = columns[column][i]; });
+      row.gb = row.ns !== null && row.bytes ? row.bytes / row.ns : null;
+      row.gflops = row.ns !== null && row.flops ? row.flops / row.ns : null;
+      if (row.tuple && !row.tuple.includes("/isa:")) row.tuple += `/isa:${machine.isa}`;
+      return row;
+    });
     machine.color = `--m${index % 8}`;
     machine.symbol = ["circle", "square", "diamond", "triangle-up", "x", "star", "cross", "hexagon"][index % 8];
   });
@@ -29,11 +41,13 @@ const DATA = (() => {
 const STORAGES = ["f32", "f16", "bf16", "int8"];
 const IMPLS = {
   kvroof: "kvroof",
+  native: "kvroof, native mode",
   onednn: "oneDNN",
   onednn_graph: "oneDNN Graph",
   scalar: "scalar loops",
   scalar_vectorized: "loops, compiler-vectorized",
 };
+const MODES = {kvroof: "reproducible", native: "native"};
 const SYMBOLS = {
   f32: "circle",
   f16: "square",
@@ -42,6 +56,7 @@ const SYMBOLS = {
 };
 const DASHES = {
   kvroof: "solid",
+  native: "solid",
   onednn: "dash",
   onednn_graph: "dashdot",
   scalar: "solid",
@@ -66,7 +81,13 @@ function bytes(value) {
 
 const tokens = (value) => (value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : `${value}`);
 const threadWords = (row) => (row.threads === "1" ? "1 thread" : `all ${DATA[row.machine].threads} threads`);
-const rowTitle = (row) => `${row.variant}, ${row.storage}, T = ${row.T}, ${row.cache}, ${threadWords(row)}`;
+const rowTitle = (row) =>
+    [row.variant, row.storage, `T = ${row.T}`, row.cache, threadWords(row), row.mode].filter(Boolean).join(", ");
+const isOwn = (row) => row.impl === "kvroof" || row.impl === "native";
+
+const ALL = DATA.flatMap((machine) => machine.rows);
+const OWN = ALL.filter(isOwn);
+const MANY = DATA.length > 1;
 const command = (row) => `tools/kvroof sweep --filter '^${row.tuple.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$'`;
 
 // Lines that say everything about a row, without its command.
@@ -86,7 +107,11 @@ function rowLines(row) {
         `read roof ${significant(row.roof)} GB/s` +
         (row.compute !== null ? `, compute roof ${significant(row.compute)} GFLOP/s` : ""));
   }
-  if (row.impl !== "kvroof") {
+  if (row.native !== null) {
+    lines.push(`${significant(row.native)}× the time of reproducible mode (${significant(row.native_low)} to ${
+        significant(row.native_high)})`);
+  }
+  if (!isOwn(row)) {
     if (row.ratio !== null)
       lines.push(`${significant(row.ratio)}× the time of kvroof (${significant(row.ratio_low)} to ${
           significant(row.ratio_high)})`);
@@ -110,13 +135,20 @@ function wrapped(text, width) {
   return lines;
 }
 
+// Several charts show the same row: its text is made once for a width.
 function hoverText(row) {
-  const machine = DATA.length > 1 ? [DATA[row.machine].name] : [];
   const narrow = window.innerWidth < 640;
+  if (row.hover === undefined || row.narrow !== narrow)
+    Object.assign(row, {narrow, hover: hoverLines(row, narrow).join("<br>")});
+  return row.hover;
+}
+
+function hoverLines(row, narrow) {
+  const machine = MANY ? [DATA[row.machine].name] : [];
   return [
     `<b>${escapeHtml(rowTitle(row))}</b>`, ...machine.map(escapeHtml),
-    ...(row.impl === "kvroof" ? [] : [escapeHtml(IMPLS[row.impl] ?? row.impl)]), ...rowLines(row).map(escapeHtml),
+    ...(isOwn(row) ? [] : [escapeHtml(IMPLS[row.impl] ?? row.impl)]), ...rowLines(row).map(escapeHtml),
     ...(narrow ? [] :
                  wrapped(command(row), 64).map((line) => `<span style="font-size:10px">${escapeHtml(line)}</span>`))
-  ].join("<br>");
+  ];
 }

@@ -2,16 +2,13 @@
 "use strict";
 
 const el = (id) => document.getElementById(id);
-const ALL = DATA.flatMap((machine) => machine.rows);
-const OWN = ALL.filter((row) => row.impl === "kvroof");
-const MANY = DATA.length > 1;
-
 const has = (field) => unique(OWN.map((row) => row[field]).filter((value) => value !== null));
 const first = (values, wanted) => wanted.find((value) => values.includes(value)) ?? values[0];
 const choices = {
   kernel: has("kernel"),
   cache: has("cache"),
   threads: has("threads").sort().reverse(),
+  mode: Object.keys(MODES).filter((mode) => has("impl").includes(mode)),
   storage: STORAGES.filter((s) => has("storage").includes(s))
 };
 
@@ -19,6 +16,7 @@ const filter = {
   kernel: first(choices.kernel, ["decode"]),
   cache: first(choices.cache, ["cold"]),
   threads: first(choices.threads, ["all"]),
+  mode: first(choices.mode, ["kvroof"]),
   fraction: "read",
   storages: new Set(MANY ? [first(choices.storage, ["f16", "bf16", "f32"])] : choices.storage),
   machines: new Set(DATA.map((_, index) => index)),
@@ -27,8 +25,10 @@ const filter = {
 
 const inFilter = (row) => row.kernel === filter.kernel && row.cache === filter.cache &&
     row.threads === filter.threads && filter.machines.has(row.machine);
-const shownRows = () => OWN.filter((row) => inFilter(row) && filter.storages.has(row.storage));
-const variants = () => unique(OWN.filter((row) => row.kernel === filter.kernel).map((row) => row.variant));
+const ofMode = (row) => row.impl === filter.mode;
+const shownRows = () => OWN.filter((row) => inFilter(row) && ofMode(row) && filter.storages.has(row.storage));
+const variants = () =>
+    unique(OWN.filter((row) => row.kernel === filter.kernel && ofMode(row)).map((row) => row.variant));
 
 function control(label, options, pressed, press) {
   if (options.length < 2) return null;
@@ -76,6 +76,7 @@ function drawControls() {
           ...[control("kernel", pairs(choices.kernel), ...single("kernel")),
               control("cache", pairs(choices.cache), ...single("cache")),
               control("threads", pairs(choices.threads), ...single("threads")),
+              control("mode", choices.mode.map((mode) => [mode, MODES[mode]]), ...single("mode")),
               control(
                   "storage", pairs(choices.storage), (s) => filter.storages.has(s),
                   (s) => {
@@ -209,7 +210,7 @@ function drawTime() {
 }
 
 function drawHalving() {
-  const rows = OWN.filter(inFilter);
+  const rows = OWN.filter((row) => inFilter(row) && ofMode(row));
   const paired = rows.filter((row) => row.half !== null && row.storage !== "f32");
   el("halving-section").hidden = !paired.length;
   if (!paired.length) return;
@@ -233,7 +234,7 @@ function showRow(row) {
   card.innerHTML =
       `<div class="actions"><button class="quiet" type="button">copy command</button>
       <button class="quiet" type="button">close</button></div>
-    <b>${escapeHtml(rowTitle(row))}</b>${row.impl === "kvroof" ? "" : `, ${escapeHtml(IMPLS[row.impl] ?? row.impl)}`}${
+    <b>${escapeHtml(rowTitle(row))}</b>${isOwn(row) ? "" : `, ${escapeHtml(IMPLS[row.impl] ?? row.impl)}`}${
           MANY ? `, ${escapeHtml(DATA[row.machine].name)}` : ""}<br>
     ${rowLines(row).map(escapeHtml).join("<br>")}<code>${escapeHtml(command(row))}</code>`;
   const [copy, close] = card.querySelectorAll("button");
@@ -333,7 +334,8 @@ function drawFacts() {
               .join("")}</tbody>`;
 }
 
-const drawAll = (rows) => [() => drawFraction(rows), () => drawRoofline(rows), drawTime, drawHalving, drawRows];
+const drawAll = (rows) =>
+    [() => drawFraction(rows), () => drawRoofline(rows), drawTime, drawHalving, drawLatent, drawRows];
 
 let turn = 0, screenTheme = "light";
 function render() {
