@@ -213,7 +213,10 @@ class PrefetchSlices {
 // another across all heads, as they lie in memory.
 inline PrefetchSlices across_heads(const AttentionGroup& group, const std::byte* const* line, int rows,
                                    std::int64_t head_stride, std::int64_t bytes, std::int64_t slices) {
-  return {PrefetchSlices::kL1, line, rows, 0, (group.heads - 1) * head_stride + bytes, group.heads > 1 ? slices : 0};
+  const bool adjacent =
+      group.heads > 1 && head_stride >= bytes && head_stride <= bytes + 64;  // K and V may lie differently
+  const std::int64_t span = adjacent ? (group.heads - 1) * head_stride + bytes : 0;
+  return {PrefetchSlices::kL1, line, rows, 0, span, adjacent ? slices : 0};
 }
 
 // The first lines of every page of memory that `rows` rows of a tile cover.
