@@ -3,8 +3,13 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/kvroof")
 install(TARGETS kvroof_kernels EXPORT kvroofTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/kernels" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kvroof"
-        FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN "simd" EXCLUDE PATTERN "ops" EXCLUDE PATTERN "native" EXCLUDE)
+# The public headers and nothing else: what is not in this list may change without notice.
+foreach(header error.hpp storage.hpp views.hpp kernels.hpp rope.hpp mla.hpp decoder.hpp kvroof.h cache/memory.hpp
+        cache/rows.hpp cache/contiguous.hpp cache/ring.hpp cache/paged.hpp cache/page_table.hpp)
+  get_filename_component(folder "${header}" DIRECTORY)
+  install(FILES "${PROJECT_SOURCE_DIR}/kernels/${header}"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kvroof/kernels/${folder}")
+endforeach()
 install(EXPORT kvroofTargets NAMESPACE kvroof:: DESTINATION "${package}")
 file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/kvroofConfig.cmake" @ONLY CONTENT
 "include(CMakeFindDependencyMacro)

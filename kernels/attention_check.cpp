@@ -117,6 +117,12 @@ void check_view(const AttentionSequence& seq, const AttentionArgs& args, const s
 void attention_check(const AttentionArgs& args) {
   check_shape(args.shape);
   check_options(args.options);
+  if (args.mode != Mode::reproducible && args.mode != Mode::native)
+    throw Error(ErrorCode::bad_option,
+                "mode is " + number(static_cast<std::int64_t>(args.mode)) + ": must be reproducible or native");
+  if (args.mode == Mode::native && args.expansion != nullptr)
+    throw Error(ErrorCode::bad_isa, "mode native cannot reconstruct from latent rows: no native kernel for it; use the "
+                                    "absorbed form or mode reproducible");
   if (args.segment_begin < 0 || args.segment_end < args.segment_begin)
     throw Error(ErrorCode::bad_option,
                 "segments [" + number(args.segment_begin) + ", " + number(args.segment_end) + ") are no range");

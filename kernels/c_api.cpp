@@ -53,6 +53,8 @@ SAME_FIELD(kvroof_attention_sequence, AttentionSequence, lse);
 static_assert(kUnlimitedWindow == KVROOF_UNLIMITED_WINDOW);
 static_assert(static_cast<int>(Storage::f16) == KVROOF_F16 && static_cast<int>(Storage::bf16) == KVROOF_BF16 &&
               static_cast<int>(Storage::int8) == KVROOF_INT8);
+static_assert(static_cast<int>(Mode::reproducible) == KVROOF_REPRODUCIBLE &&
+              static_cast<int>(Mode::native) == KVROOF_NATIVE);
 static_assert(static_cast<int>(ErrorCode::out_of_memory) + 1 == KVROOF_OUT_OF_MEMORY);
 
 // A fixed buffer, so that reporting that memory has run out needs none.
@@ -66,18 +68,45 @@ AttentionArgs args_of(const kvroof_attention_args* source) {
                   a.options.softcap, a.options.alibi_slopes, a.options.sink_logits};
   if (a.sequence_count > 0) need(a.sequences, "sequences");
   args.sequences = {reinterpret_cast<const AttentionSequence*>(a.sequences), a.sequence_count};
+  args.mode = static_cast<Mode>(a.mode);
   return args;
 }
 
-// The storages are enums on the other side, where an unknown value must not arrive.
-AttentionArgs checked(const kvroof_attention_args* source) {
+// Storages and mode are enums on the other side, where an unknown value must not arrive.
+AttentionArgs known(const kvroof_attention_args* source) {
   const AttentionArgs args = args_of(source);
+  mode_of(source->mode);
   for (std::size_t i = 0; i < source->sequence_count; ++i) {
     storage(source->sequences[i].kv.k_storage);
     storage(source->sequences[i].kv.v_storage);
   }
+  return args;
+}
+
+AttentionArgs checked(const kvroof_attention_args* source) {
+  const AttentionArgs args = known(source);
   attention_check(args);
   return args;
+}
+
+AttentionArgs slice_of(const kvroof_attention_args* source, std::int64_t begin, std::int64_t end) {
+  AttentionArgs args = known(source);
+  args.segment_begin = begin;
+  args.segment_end = end;
+  return args;
+}
+
+// The scale of row r of a bulk conversion; null where there is none.
+template <typename T>
+T* scale_at(T* scales, std::int64_t r) {
+  return scales == nullptr ? nullptr : scales + r;
+}
+
+void require_rows(std::int64_t n, Storage s, const float* scales) {
+  if (n < 0) {
+    throw Error(ErrorCode::bad_shape, "kvroof: " + std::to_string(n) + " rows to convert, must be at least 0");
+  }
+  if (n > 0 && s == Storage::int8) need(scales, "scales");
 }
 
 void require_parts(int parts) {
@@ -171,11 +200,48 @@ kvroof_status kvroof_load_row(kvroof_storage from_storage, const void* from, con
   });
 }
 
+kvroof_status kvroof_store_rows(kvroof_storage to_storage, const float* from, int64_t from_stride, int64_t n, size_t d,
+                                void* to, int64_t to_stride, float* scales, const char* isa) {
+  return guarded([&] {
+    const Storage s = storage(to_storage);
+    require_rows(n, s, scales);
+    const Isa with = isa_of(isa);
+    if (n == 0) return;
+    need(from, "from");
+    std::byte* rows = &need(static_cast<std::byte*>(to), "to");
+    for (std::int64_t r = 0; r < n; ++r) {
+      store_row(s, from + r * from_stride, d, rows + r * to_stride, scale_at(scales, r), with);
+    }
+  });
+}
+
+kvroof_status kvroof_load_rows(kvroof_storage from_storage, const void* from, int64_t from_stride, const float* scales,
+                               int64_t n, size_t d, float* to, int64_t to_stride, const char* isa) {
+  return guarded([&] {
+    const Storage s = storage(from_storage);
+    require_rows(n, s, scales);
+    const Isa with = isa_of(isa);
+    if (n == 0) return;
+    const std::byte* rows = &need(static_cast<const std::byte*>(from), "from");
+    need(to, "to");
+    for (std::int64_t r = 0; r < n; ++r) {
+      load_row(s, rows + r * from_stride, scale_at(scales, r), d, to + r * to_stride, with);
+    }
+  });
+}
+
 // ---- decode attention -----------------------------------------------------------------------------------------------
 
 kvroof_attention_options kvroof_attention_defaults(float scale) {
   const AttentionOptions o;
   return {scale, o.window, o.kept_tokens, o.softcap, o.alibi_slopes, o.sink_logits};
+}
+
+kvroof_status kvroof_native_check(const char* isa, kvroof_storage k_storage, kvroof_storage v_storage) {
+  return guarded([&] {
+    const std::string missing = native_missing(isa_of(isa), storage(k_storage), storage(v_storage));
+    if (!missing.empty()) throw Error(ErrorCode::bad_isa, "kvroof: " + missing);
+  });
 }
 
 kvroof_status kvroof_attention_workspace_bytes(const kvroof_attention_args* args, int parts, size_t* bytes) {
@@ -215,6 +281,42 @@ kvroof_status kvroof_attention_bytes(const kvroof_attention_args* args, int64_t*
 
 kvroof_status kvroof_attention_flops(const kvroof_attention_args* args, int64_t* flops) {
   return guarded([&] { need(flops, "flops") = attention_flops(checked(args)); });
+}
+
+int64_t kvroof_segment_rows(void) { return kSegmentRows; }
+
+kvroof_status kvroof_attention_partials_needed(const kvroof_attention_args* args, int64_t segment_begin,
+                                               int64_t segment_end, int threads, size_t* workspace_bytes,
+                                               size_t* partials_bytes) {
+  return guarded([&] {
+    require_parts(threads);
+    const AttentionArgs slice = slice_of(args, segment_begin, segment_end);
+    attention_check(slice);
+    std::size_t& workspace = need(workspace_bytes, "workspace_bytes");
+    need(partials_bytes, "partials_bytes") = attention_partials_bytes(slice);
+    workspace = attention_workspace_bytes(slice, threads);
+  });
+}
+
+kvroof_status kvroof_attention_partials(const kvroof_attention_args* args, int64_t segment_begin, int64_t segment_end,
+                                        void* workspace, size_t workspace_bytes, int threads, void* partials,
+                                        size_t partials_bytes, const char* isa) {
+  return guarded([&] {
+    require_parts(threads);
+    attention_partials(slice_of(args, segment_begin, segment_end), lent(workspace, workspace_bytes), threads,
+                       lent(partials, partials_bytes), isa_of(isa));
+  });
+}
+
+kvroof_status kvroof_attention_finish_partials(const kvroof_attention_args* args, void* const* blocks,
+                                               size_t block_count, const char* isa) {
+  return guarded([&] {
+    const AttentionArgs whole = known(args);
+    std::vector<std::byte*> list;
+    list.reserve(block_count);
+    for (std::size_t b = 0; b < block_count; ++b) list.push_back(static_cast<std::byte*>((&need(blocks, "blocks"))[b]));
+    attention_finish_partials(whole, list, isa_of(isa));
+  });
 }
 
 // ---- RoPE, ALiBi, projection ----------------------------------------------------------------------------------------

@@ -48,6 +48,12 @@ inline Storage storage(kvroof_storage s) {
   return static_cast<Storage>(s);
 }
 
+inline Mode mode_of(int mode) {
+  if (mode != KVROOF_REPRODUCIBLE && mode != KVROOF_NATIVE)
+    throw Error(ErrorCode::bad_option, "kvroof: mode " + std::to_string(mode) + " is unknown, must be 0 or 1");
+  return static_cast<Mode>(mode);
+}
+
 inline Isa isa_of(const char* name) { return name == nullptr ? default_isa() : isa_from_name(name); }
 
 inline std::span<std::byte> lent(void* memory, std::size_t bytes) { return {static_cast<std::byte*>(memory), bytes}; }

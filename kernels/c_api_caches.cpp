@@ -75,6 +75,27 @@ Cache& the(kvroof_cache* cache, const char* call) {
   return *found;
 }
 
+// `held`: the view has the position, which one that a ring has overwritten is not.
+void require_row(bool held, std::int64_t position, std::int64_t length, std::int64_t head, std::int64_t heads) {
+  if (head < 0 || head >= heads) {
+    throw Error(ErrorCode::bad_shape,
+                "kvroof: head is " + std::to_string(head) + ", must be from 0 to " + std::to_string(heads - 1));
+  }
+  if (!held) {
+    throw Error(ErrorCode::bad_position, "kvroof: position " + std::to_string(position) +
+                                             " is not in the cache, whose length is " + std::to_string(length));
+  }
+}
+
+bool holds(const ContiguousCache& cache, std::int64_t position) { return position >= 0 && position < cache.length(); }
+
+bool holds(const RingCache& cache, std::int64_t position) {
+  return position >= 0 && position < cache.length() &&
+         (position >= cache.oldest_live() || position < cache.options().kept_tokens);
+}
+
+kvroof_row_slot slot_of(const RowSlot& at) { return {at.k, at.v, at.k_scale, at.v_scale}; }
+
 }  // namespace
 
 extern "C" {
@@ -126,6 +147,58 @@ kvroof_status kvroof_cache_append(kvroof_cache* cache, kvroof_rows rows) {
 
 kvroof_status kvroof_cache_append_tail(kvroof_cache* cache, kvroof_rows rows) {
   return guarded([&] { the<RingCache>(cache, "append_tail").append_tail(rows_of(rows)); });
+}
+
+kvroof_status kvroof_cache_extend(kvroof_cache* cache, int64_t n) {
+  return guarded([&] { std::visit([&](auto& each) { each.extend(n); }, handle(cache).rows); });
+}
+
+kvroof_status kvroof_cache_slot(kvroof_cache* cache, int64_t position, int64_t head, kvroof_row_slot* slot) {
+  return guarded([&] {
+    std::visit(
+        [&](auto& each) {
+          kvroof_row_slot& result = need(slot, "slot");
+          require_row(holds(each, position), position, each.length(), head, each.shape().kv_heads);
+          result = slot_of(each.slot(position, head));
+        },
+        handle(cache).rows);
+  });
+}
+
+kvroof_status kvroof_cache_can_append(const kvroof_cache* cache, int64_t n, int* allowed) {
+  return guarded([&] {
+    need(allowed, "allowed") = std::visit([&](const auto& each) { return each.can_append(n); }, handle(cache).rows);
+  });
+}
+
+kvroof_status kvroof_cache_can_truncate_to(const kvroof_cache* cache, int64_t length, int* allowed) {
+  return guarded([&] {
+    need(allowed, "allowed") =
+        std::visit([&](const auto& each) { return each.can_truncate_to(length); }, handle(cache).rows);
+  });
+}
+
+kvroof_status kvroof_cache_oldest_live(const kvroof_cache* cache, int64_t* position) {
+  return guarded([&] {
+    const auto* ring = std::get_if<RingCache>(&handle(cache).rows);
+    need(position, "position") = ring == nullptr ? 0 : ring->oldest_live();
+  });
+}
+
+kvroof_status kvroof_cache_live_rows(const kvroof_cache* cache, int64_t* rows) {
+  return guarded([&] {
+    const kvroof_cache& of = handle(cache);
+    const auto* ring = std::get_if<RingCache>(&of.rows);
+    need(rows, "rows") = ring == nullptr ? std::get<ContiguousCache>(of.rows).length() : ring->live_rows();
+  });
+}
+
+kvroof_status kvroof_cache_capacity(const kvroof_cache* cache, int64_t* rows) {
+  return guarded([&] {
+    const kvroof_cache& of = handle(cache);
+    const auto* ring = std::get_if<RingCache>(&of.rows);
+    need(rows, "rows") = ring == nullptr ? std::get<ContiguousCache>(of.rows).capacity() : ring->options().capacity;
+  });
 }
 
 kvroof_status kvroof_cache_reserve(kvroof_cache* cache, int64_t rows) {
@@ -206,6 +279,21 @@ kvroof_status kvroof_sequence_append(kvroof_pool* pool, kvroof_sequence_id seque
   return guarded([&] { handle(pool).pages.append(id_of(sequence), rows_of(rows)); });
 }
 
+kvroof_status kvroof_sequence_extend(kvroof_pool* pool, kvroof_sequence_id sequence, int64_t n) {
+  return guarded([&] { handle(pool).pages.extend(id_of(sequence), n); });
+}
+
+kvroof_status kvroof_sequence_slot(kvroof_pool* pool, kvroof_sequence_id sequence, int64_t position, int64_t head,
+                                   kvroof_row_slot* slot) {
+  return guarded([&] {
+    const PagedCache& pages = handle(pool).pages;
+    kvroof_row_slot& result = need(slot, "slot");
+    const int64_t length = pages.length(id_of(sequence));
+    require_row(position >= 0 && position < length, position, length, head, pages.shape().kv_heads);
+    result = slot_of(pages.slot(id_of(sequence), position, head));
+  });
+}
+
 kvroof_status kvroof_sequence_truncate_to(kvroof_pool* pool, kvroof_sequence_id sequence, int64_t length) {
   return guarded([&] { handle(pool).pages.truncate_to(id_of(sequence), length); });
 }
@@ -223,6 +311,16 @@ kvroof_status kvroof_sequence_pages_needed(const kvroof_pool* pool, kvroof_seque
   return guarded([&] { need(pages, "pages") = handle(pool).pages.pages_needed(id_of(sequence), n); });
 }
 
+kvroof_status kvroof_sequence_pages(const kvroof_pool* pool, kvroof_sequence_id sequence, const int64_t** pages,
+                                    size_t* count) {
+  return guarded([&] {
+    const std::span<const PageId> list = handle(pool).pages.pages(id_of(sequence));
+    const int64_t*& first = need(pages, "pages");
+    need(count, "count") = list.size();
+    first = list.data();
+  });
+}
+
 kvroof_status kvroof_sequence_view(const kvroof_pool* pool, kvroof_sequence_id sequence, kvroof_view* view) {
   return guarded([&] { give(handle(pool).pages.view(id_of(sequence)), view); });
 }
@@ -232,6 +330,17 @@ kvroof_status kvroof_pool_occupancy(const kvroof_pool* pool, kvroof_occupancy* o
     const PagedOccupancy now = handle(pool).pages.occupancy();
     need(occupancy, "occupancy") = {now.sequences,  now.tokens,       now.pages_total,
                                     now.pages_used, now.pages_shared, now.pages_free};
+  });
+}
+
+kvroof_status kvroof_pool_references(const kvroof_pool* pool, int64_t page, int64_t* references) {
+  return guarded([&] { need(references, "references") = handle(pool).pages.references(page); });
+}
+
+kvroof_status kvroof_pool_bytes(const kvroof_pool* pool, kvroof_bytes* bytes) {
+  return guarded([&] {
+    const CacheBytes b = handle(pool).pages.bytes();
+    need(bytes, "bytes") = {b.used, b.reserved};
   });
 }
 

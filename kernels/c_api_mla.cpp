@@ -1,4 +1,6 @@
 // kvroof.h over mla.hpp. That a kvroof_attention_sequence is an AttentionSequence is asserted in c_api.cpp.
+#include <iterator>
+
 #include "kernels/c_api.hpp"
 #include "kernels/mla.hpp"
 
@@ -7,6 +9,10 @@ using namespace kvroof::c_api;
 
 struct kvroof_mla_weights {
   MlaWeights weights;
+};
+
+struct kvroof_mla_work {
+  MlaWork work;
 };
 
 namespace {
@@ -25,6 +31,7 @@ MlaArgs args_of(const kvroof_mla_args* source) {
     storage(a.sequences[i].kv.v_storage);
   }
   args.sequences = {reinterpret_cast<const AttentionSequence*>(a.sequences), a.sequence_count};
+  args.mode = mode_of(a.mode);
   return args;
 }
 
@@ -33,6 +40,21 @@ MlaForm form_of(int form) {
     throw Error(ErrorCode::bad_option, "kvroof: form " + std::to_string(form) + " is unknown, must be 0 or 1");
   return static_cast<MlaForm>(form);
 }
+
+void require_tokens(const void* from, std::int64_t tokens, const void* to) {
+  if (tokens < 0) {
+    throw Error(ErrorCode::bad_shape, "kvroof: tokens is " + std::to_string(tokens) + ", must be at least 0");
+  }
+  if (tokens > 0 && (from == nullptr || to == nullptr)) {
+    throw Error(ErrorCode::bad_view, std::string("kvroof: the ") + (from == nullptr ? "input" : "output") + " is null");
+  }
+}
+
+MlaShape shape_of(const kvroof_mla_shape& s) {
+  return {s.heads, s.nope_dim, s.rope_dim, s.value_dim, s.latent_dim, s.model_dim};
+}
+
+static_assert(std::size(kMlaPhases) == KVROOF_MLA_PHASES);
 static_assert(static_cast<int>(MlaForm::absorbed) == KVROOF_MLA_ABSORBED &&
               static_cast<int>(MlaForm::reconstruct) == KVROOF_MLA_RECONSTRUCT);
 
@@ -40,12 +62,19 @@ static_assert(static_cast<int>(MlaForm::absorbed) == KVROOF_MLA_ABSORBED &&
 
 extern "C" {
 
+kvroof_status kvroof_mla_cache_shape(kvroof_mla_shape shape, kvroof_storage of_storage, kvroof_cache_shape* cache) {
+  return guarded([&] {
+    const CacheShape s = mla_cache_shape(shape_of(shape), storage(of_storage));
+    need(cache, "cache") = {s.kv_heads, s.key_dim, s.value_dim, of_storage, of_storage, s.latent_dim};
+  });
+}
+
 kvroof_status kvroof_mla_weights_create(kvroof_mla_shape s, kvroof_mla_matrix w_uk, kvroof_mla_matrix w_uv,
                                         kvroof_mla_matrix w_dkv, kvroof_mla_matrix w_kr, kvroof_mla_weights** weights) {
   return guarded([&] {
     need(weights, "weights");
-    const MlaShape shape{s.heads, s.nope_dim, s.rope_dim, s.value_dim, s.latent_dim, s.model_dim};
-    *weights = new kvroof_mla_weights{MlaWeights(shape, {matrix(w_uk), matrix(w_uv), matrix(w_dkv), matrix(w_kr)})};
+    *weights =
+        new kvroof_mla_weights{MlaWeights(shape_of(s), {matrix(w_uk), matrix(w_uv), matrix(w_dkv), matrix(w_kr)})};
   });
 }
 
@@ -79,6 +108,94 @@ kvroof_status kvroof_mla_attention(const kvroof_mla_args* args, int form, void* 
                                    int threads, const char* isa) {
   return guarded(
       [&] { mla_attention(args_of(args), form_of(form), lent(workspace, workspace_bytes), threads, isa_of(isa)); });
+}
+
+kvroof_status kvroof_mla_work_create(const kvroof_mla_args* args, int form, int parts, void* workspace,
+                                     size_t workspace_bytes, const char* isa, kvroof_mla_work** work) {
+  return guarded([&] {
+    kvroof_mla_work*& result = need(work, "work");
+    const MlaArgs checked = args_of(args);
+    result =
+        new kvroof_mla_work{mla_prepare(checked, form_of(form), parts, lent(workspace, workspace_bytes), isa_of(isa))};
+  });
+}
+
+kvroof_status kvroof_mla_run_part(const kvroof_mla_work* work, int phase, int part) {
+  return guarded([&] {
+    const MlaWork& w = handle(work).work;
+    if (phase < 0 || phase >= KVROOF_MLA_PHASES || part < 0 || part >= w.parts) {
+      throw Error(ErrorCode::bad_shape, "kvroof: phase " + std::to_string(phase) + ", part " + std::to_string(part) +
+                                            ", must be from 0 to " + std::to_string(KVROOF_MLA_PHASES - 1) + " and " +
+                                            std::to_string(w.parts - 1));
+    }
+    mla_run_part(w, kMlaPhases[phase], part);
+  });
+}
+
+void kvroof_mla_work_destroy(kvroof_mla_work* work) { delete work; }
+
+kvroof_status kvroof_mla_fold_queries(const kvroof_mla_weights* weights, const float* q, int64_t tokens,
+                                      float* absorbed, int threads, const char* isa) {
+  return guarded([&] {
+    const MlaWeights& w = handle(weights).weights;
+    require_tokens(q, tokens, absorbed);
+    mla_fold_queries(w, q, tokens, absorbed, threads, isa_of(isa));
+  });
+}
+
+kvroof_status kvroof_mla_expand_latents(const kvroof_mla_weights* weights, const float* latent, int64_t tokens,
+                                        float* out, int threads, const char* isa) {
+  return guarded([&] {
+    const MlaWeights& w = handle(weights).weights;
+    require_tokens(latent, tokens, out);
+    mla_expand_latents(w, latent, tokens, out, threads, isa_of(isa));
+  });
+}
+
+kvroof_status kvroof_mla_cache_bytes(const kvroof_mla_args* args, int64_t* bytes) {
+  return guarded([&] {
+    const MlaArgs checked = args_of(args);
+    mla_check(checked);
+    need(bytes, "bytes") = mla_cache_bytes(checked);
+  });
+}
+
+kvroof_status kvroof_mla_weight_bytes(kvroof_mla_shape shape, int64_t* bytes) {
+  return guarded([&] {
+    const MlaShape s = shape_of(shape);
+    mla_check_shape(s);
+    need(bytes, "bytes") = mla_weight_bytes(s);
+  });
+}
+
+kvroof_status kvroof_mla_flops(const kvroof_mla_args* args, int form, int64_t* flops) {
+  return guarded([&] {
+    const MlaArgs checked = args_of(args);
+    mla_check(checked);
+    need(flops, "flops") = mla_flops(checked, form_of(form));
+  });
+}
+
+kvroof_status kvroof_mla_measure_costs(const kvroof_mla_weights* weights, kvroof_storage of_storage, int threads,
+                                       const char* isa, kvroof_mla_costs* costs) {
+  return guarded([&] {
+    kvroof_mla_costs& result = need(costs, "costs");
+    const MlaCosts c = measure_mla_costs(handle(weights).weights, storage(of_storage), threads, isa_of(isa));
+    result = {c.absorbed_pass,    c.absorbed_pair,    c.fold_call, c.fold_token,
+              c.reconstruct_pass, c.reconstruct_pair, c.threads};
+  });
+}
+
+kvroof_status kvroof_mla_choose(const kvroof_mla_args* args, const kvroof_mla_costs* costs, kvroof_mla_plan* plan) {
+  return guarded([&] {
+    const kvroof_mla_costs& c = need(costs, "costs");
+    kvroof_mla_plan& result = need(plan, "plan");
+    const MlaArgs checked = args_of(args);
+    mla_check(checked);
+    const MlaPlan p = mla_plan(checked, {c.absorbed_pass, c.absorbed_pair, c.fold_call, c.fold_token,
+                                         c.reconstruct_pass, c.reconstruct_pair, c.threads});
+    result = {static_cast<int>(p.form), p.absorbed_seconds, p.reconstruct_seconds};
+  });
 }
 
 }  // extern "C"

@@ -16,6 +16,8 @@ using RunPart = void (*)(const AttentionArgs&, int parts, int part, std::byte* w
 RunPart run_part(const AttentionArgs& args, Isa isa) {
   const KernelTable& table = kernel_table(isa);
   if (args.mode == Mode::reproducible || args.sequences.empty()) return table.attention_run_part;
+  if (args.expansion != nullptr)
+    throw Error(ErrorCode::bad_isa, "mode native cannot reconstruct from latent rows: no native kernel for it");
   const KvView& kv = args.sequences.front().kv;
   return native_table(isa, kv.k_storage, kv.v_storage).attention_run_part;
 }

@@ -37,7 +37,7 @@ Isa default_isa();
 // ---- numerics modes ------------------------------------------------------------------------------------------------
 // reproducible: the bits follow from the definition alone, the same on every ISA. native: multiplies in the narrow
 // formats the CPU has instructions for (queries and weights are rounded to them too), so the bits are the ISA's own;
-// they still do not depend on threads, batch, chunk or layout. The error bound is stated in ops/native_tiles.hpp.
+// they still do not depend on threads, batch, chunk or layout. The error bound is stated in reference/oracle.hpp.
 enum class Mode : std::uint8_t { reproducible, native };
 
 const char* mode_name(Mode mode);

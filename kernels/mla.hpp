@@ -120,7 +120,11 @@ struct MlaArgs {
   const MlaWeights* weights = nullptr;
   AttentionOptions options;
   std::span<const AttentionSequence> sequences;
+  Mode mode = Mode::reproducible;  // native: of the attention over latent rows; the folds stay what they are
 };
+
+// Mode native goes with the absorbed form and the storages and ISAs of native_missing(); else Error(bad_isa). To
+// reconstruct has no native kernel: its keys and values are f32 sums that native mode would round once more.
 
 // Throws Error before anything is written. The calls of MlaWork below do not check again.
 void mla_check(const MlaArgs& args);
@@ -173,7 +177,8 @@ inline void mla_absorbed_step(const MlaArgs& args, std::span<std::byte> workspac
 
 // The middle of the absorbed form alone, for engines that fold elsewhere: q [n][heads][latent_dim + rope_dim] is q' and
 // the rotated query, out [n][heads][latent_dim] the weighted latents. No weights; attention_check,
-// attention_workspace_bytes, attention_bytes and attention_flops take these arguments as they are.
+// attention_workspace_bytes, attention_bytes, attention_flops and decode_attention take these arguments as they are,
+// and with another `mode`.
 AttentionArgs mla_absorbed_args(const MlaShape& shape, const AttentionOptions& options,
                                 std::span<const AttentionSequence> sequences);
 void mla_absorbed(const MlaShape& shape, const AttentionOptions& options, std::span<const AttentionSequence> sequences,
@@ -215,7 +220,8 @@ struct MlaPlan {
   double absorbed_seconds = 0, reconstruct_seconds = 0;  // predicted
 };
 
-// The form that `costs` predict to be faster for this call; absorbed where they are equal. Throws Error(bad_option) for
+// The form that `costs` predict to be faster for this call; absorbed where they are equal, and in native mode, which
+// has no other (the costs are those of reproducible mode). Throws Error(bad_option) for
 // costs that were not measured (not finite, negative, or all zero).
 MlaPlan mla_plan(const MlaArgs& args, const MlaCosts& costs);
 inline void mla_attention(const MlaArgs& args, const MlaPlan& plan, std::span<std::byte> workspace, int threads,

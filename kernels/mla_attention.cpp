@@ -96,6 +96,19 @@ void check_form(MlaForm form) {
                 "mla: form is " + std::to_string(static_cast<int>(form)) + ", must be absorbed or reconstruct");
 }
 
+void check_mode(const MlaArgs& args, MlaForm form, Isa isa) {
+  if (args.mode == Mode::reproducible) return;
+  if (args.mode != Mode::native)
+    throw Error(ErrorCode::bad_option,
+                "mla: mode is " + std::to_string(static_cast<int>(args.mode)) + ", must be reproducible or native");
+  if (form == MlaForm::reconstruct)
+    throw Error(
+        ErrorCode::bad_isa,
+        "mla: mode native cannot reconstruct: no native kernel for it; use the absorbed form or mode reproducible");
+  if (!args.sequences.empty())
+    native_table(isa, args.sequences.front().kv.k_storage, args.sequences.front().kv.v_storage);  // or why not
+}
+
 }  // namespace
 
 void mla_check(const MlaArgs& args) {
@@ -133,6 +146,7 @@ MlaWork mla_prepare(const MlaArgs& args, MlaForm form, int parts, std::span<std:
   mla_require_threads(parts);
   check_form(form);
   mla_check(args);
+  check_mode(args, form, isa);
   const Layout layout = make_layout(args, form, parts);
   MlaWork work;
   work.form = form;
@@ -171,6 +185,7 @@ MlaWork mla_prepare(const MlaArgs& args, MlaForm form, int parts, std::span<std:
     latents += sequence->n * sequence->out_row_stride;
   }
   work.attention = mla_absorbed_args(s, args.options, {inner, args.sequences.size()});
+  work.attention.mode = args.mode;
   return work;
 }
 

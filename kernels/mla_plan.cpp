@@ -198,7 +198,8 @@ MlaPlan mla_plan(const MlaArgs& args, const MlaCosts& costs) {
   reconstruct.shape = {s.heads, s.heads, s.nope_dim + s.rope_dim, s.value_dim};
   reconstruct.expansion = &expansion;
   plan.reconstruct_seconds = cost_of(count(reconstruct, costs.threads), costs.reconstruct_pass, costs.reconstruct_pair);
-  plan.form = plan.reconstruct_seconds < plan.absorbed_seconds ? MlaForm::reconstruct : MlaForm::absorbed;
+  const bool reconstruct_wins = plan.reconstruct_seconds < plan.absorbed_seconds && args.mode == Mode::reproducible;
+  plan.form = reconstruct_wins ? MlaForm::reconstruct : MlaForm::absorbed;
   return plan;
 }
 

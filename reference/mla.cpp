@@ -99,6 +99,7 @@ namespace {
 // K, V of one head for all rows, and the sum of magnitudes behind each element.
 struct Head {
   std::vector<double> k, k_size, v, v_size;
+  double largest_uk = 0;
 
   Head(const MlaProblem& p, std::int64_t h) {
     const MlaShape& s = p.shape;
@@ -121,14 +122,17 @@ struct Head {
         }
       }
     };
+    for (std::int64_t i = h * s.nope_dim * s.latent_dim; i < (h + 1) * s.nope_dim * s.latent_dim; ++i)
+      largest_uk = std::max(largest_uk, std::fabs(static_cast<double>(p.w_uk[static_cast<std::size_t>(i)])));
     expand(p.w_uk, s.nope_dim, k, k_size);
     expand(p.w_uv, s.value_dim, v, v_size);
   }
 };
 
-ScoredRow score(MlaForm form, const MlaProblem& p, const Head& head, const float* q, std::int64_t j) {
+ScoredRow score(MlaForm form, const MlaProblem& p, const Arithmetic& arithmetic, const Head& head, const float* q,
+                std::int64_t j) {
   const MlaShape& s = p.shape;
-  double sum = 0, magnitude = 0, query = 0, latent = 0;
+  double sum = 0, magnitude = 0, query = 0, latent = 0, rotated = 0;
   for (std::int64_t d = 0; d < s.nope_dim; ++d) {
     const auto at = static_cast<std::size_t>(j * s.nope_dim + d);
     sum += q[d] * head.k[at];
@@ -136,8 +140,9 @@ ScoredRow score(MlaForm form, const MlaProblem& p, const Head& head, const float
     query += std::fabs(static_cast<double>(q[d]));
   }
   for (std::int64_t d = 0; d < s.rope_dim; ++d) {
-    const double product =
-        static_cast<double>(q[s.nope_dim + d]) * p.rope_key[static_cast<std::size_t>(j * s.rope_dim + d)];
+    const double of_query = q[s.nope_dim + d], of_key = p.rope_key[static_cast<std::size_t>(j * s.rope_dim + d)];
+    const double product = of_query * of_key;
+    rotated += std::fabs(of_query) + std::fabs(of_key);
     sum += product;
     magnitude += std::fabs(product);
   }
@@ -148,13 +153,17 @@ ScoredRow score(MlaForm form, const MlaProblem& p, const Head& head, const float
   const std::int64_t chain = rebuilt ? s.latent_dim : s.nope_dim;
   const std::int64_t dim = (rebuilt ? s.nope_dim : s.latent_dim) + s.rope_dim;
   const double scale = std::fabs(static_cast<double>(p.scale));
-  double error = roundings(static_cast<double>(chain + (dim + 15) / 16 + 5)) * magnitude * scale;
+  const double folded = query * head.largest_uk * static_cast<double>(s.latent_dim);  // at least sum |q'|
+  double relative = roundings(static_cast<double>(chain) + score_roundings(arithmetic, dim));
+  relative += arithmetic.query * (1 + relative);
+  double error = relative * magnitude * scale;
   // Underflow in the chains of k or q', times what it is multiplied with; underflow in the dot product.
-  error +=
-      kSmallest * (static_cast<double>(chain) * (rebuilt ? query : latent) + static_cast<double>(dim + 20)) * scale +
-      kSmallest;
+  error += (kSmallest * static_cast<double>(chain) * (rebuilt ? query : latent) +
+            arithmetic.flush * static_cast<double>(dim + 20) + arithmetic.flushed_input * (folded + latent + rotated)) *
+               scale +
+           kSmallest;
   double value = sum * p.scale;
-  const bool overflow = magnitude >= FLT_MAX || std::fabs(value) >= FLT_MAX;
+  const bool overflow = magnitude * (arithmetic.pairs ? 2 : 1) >= FLT_MAX || std::fabs(value) >= FLT_MAX;
   cap_score(p.softcap, value, error);
   return {j, value, overflow ? kInfinity : error};
 }
@@ -164,7 +173,8 @@ struct RowAnswer {
   double &lse, &lse_bound;
 };
 
-void solve(MlaForm form, const MlaProblem& p, const Head& head, std::int64_t h, std::int64_t r, RowAnswer answer) {
+void solve(MlaForm form, const MlaProblem& p, const Arithmetic& arithmetic, const Head& head, std::int64_t h,
+           std::int64_t r, RowAnswer answer) {
   const MlaShape& s = p.shape;
   AttentionProblem mask;
   mask.window = p.window;
@@ -172,10 +182,10 @@ void solve(MlaForm form, const MlaProblem& p, const Head& head, std::int64_t h, 
   std::vector<ScoredRow> rows;
   for (std::int64_t j = 0; j < p.T; ++j) {
     if (!mask.visible(p.T - p.n + r, j)) continue;
-    rows.push_back(score(form, p, head, p.q.data() + (r * s.heads + h) * (s.nope_dim + s.rope_dim), j));
+    rows.push_back(score(form, p, arithmetic, head, p.q.data() + (r * s.heads + h) * (s.nope_dim + s.rope_dim), j));
   }
   const float* sink = p.sink_logits.empty() ? nullptr : &p.sink_logits[static_cast<std::size_t>(h)];
-  const Softmax softmax = softmax_with_bound(rows, sink, p.T, 0);
+  const Softmax softmax = softmax_with_bound(rows, sink, p.T, 0, arithmetic);
   answer.lse = softmax.nan ? std::nan("") : softmax.lse;
   answer.lse_bound = softmax.lse_bound;
   if (softmax.nan || softmax.empty) {
@@ -221,7 +231,7 @@ void solve(MlaForm form, const MlaProblem& p, const Head& head, std::int64_t h, 
 
 }  // namespace
 
-OracleAnswer mla_oracle(MlaForm form, const MlaProblem& p) {
+OracleAnswer mla_oracle(MlaForm form, const MlaProblem& p, const Arithmetic& arithmetic) {
   const MlaShape& s = p.shape;
   OracleAnswer a;
   const auto rows = static_cast<std::size_t>(p.n * s.heads);
@@ -233,7 +243,7 @@ OracleAnswer mla_oracle(MlaForm form, const MlaProblem& p) {
     const Head head(p, h);
     for (std::int64_t r = 0; r < p.n; ++r) {
       const std::int64_t row = r * s.heads + h;
-      solve(form, p, head, h, r,
+      solve(form, p, arithmetic, head, h, r,
             {a.out.data() + row * s.value_dim, a.out_bound.data() + row * s.value_dim,
              a.lse[static_cast<std::size_t>(row)], a.lse_bound[static_cast<std::size_t>(row)]});
     }

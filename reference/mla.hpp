@@ -64,7 +64,8 @@ void mla_twin(MlaForm form, const MlaProblem& p, std::vector<float>& out, std::v
 //                g(d_c) sum |W_UV_dc| |c_jc|
 //   absorbed     d_j = g(nope + ceil(Dk/16) + 5) m_j |scale|, Dk = d_c + rope; with o_c, b_c the latent result and its
 //                bound, |out_d - o_d| <= sum |W_UV_dc| (b_c (1 + g(d_c)) + g(d_c) |o_c|)
-OracleAnswer mla_oracle(MlaForm form, const MlaProblem& p);
+//                native mode: d_j = (b (1 + g(nope)) + g(nope + 2 ceil(Dk/2) + 5) (1 + b)) m_j |scale|
+OracleAnswer mla_oracle(MlaForm form, const MlaProblem& p, const Arithmetic& arithmetic = kReproducibleArithmetic);
 
 // Compression of one token's hidden state.
 struct MlaCompressor {

@@ -15,19 +15,23 @@ namespace {
 constexpr double kU = kUnitRoundoff;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-ScoredRow score(const AttentionProblem& p, std::int64_t head, std::int64_t i, const float* q, std::int64_t j,
-                std::int64_t index) {
+ScoredRow score(const AttentionProblem& p, const Arithmetic& arithmetic, std::int64_t head, std::int64_t i,
+                const float* q, std::int64_t j, std::int64_t index) {
   const float* k = p.k.data() + index * p.key_dim;
   const double scale = std::fabs(static_cast<double>(p.scale));
-  double s = 0, magnitude = 0;
+  double s = 0, magnitude = 0, inputs = 0, largest_q = 0;
   for (std::int64_t d = 0; d < p.key_dim; ++d) {
     const double product = static_cast<double>(q[d]) * k[d];
     s += product;
     magnitude += std::fabs(product);
+    inputs += std::fabs(static_cast<double>(q[d])) + std::fabs(static_cast<double>(k[d]));
+    largest_q = std::max(largest_q, std::fabs(static_cast<double>(q[d])));
   }
-  double error = roundings(static_cast<double>((p.key_dim + 15) / 16 + 4 + 1 + (p.k_scale.empty() ? 0 : 1)));
-  double underflow = static_cast<double>(p.key_dim + 20) * kSmallest;
-  bool overflow = magnitude >= FLT_MAX;
+  double error = roundings(score_roundings(arithmetic, p.key_dim) + (p.k_scale.empty() ? 0 : 1));
+  error += arithmetic.query * (1 + error);
+  double underflow = static_cast<double>(p.key_dim + 20) * arithmetic.flush + arithmetic.flushed_input * inputs;
+  // native mode's distances are of unscaled products: two of them may be twice as far apart
+  bool overflow = magnitude * (arithmetic.pairs ? 2 : 1) >= FLT_MAX || largest_q * (1 + arithmetic.query) >= FLT_MAX;
   if (!p.k_scale.empty()) {
     const double row_scale = p.k_scale[static_cast<std::size_t>(index)];
     s *= row_scale;
@@ -54,7 +58,8 @@ struct RowAnswer {
   double &lse, &lse_bound;
 };
 
-void solve(const AttentionProblem& p, std::int64_t r, std::int64_t head, RowAnswer answer) {
+void solve(const AttentionProblem& p, const Arithmetic& arithmetic, std::int64_t r, std::int64_t head,
+           RowAnswer answer) {
   const std::int64_t i = p.T - p.n + r, kv_head = head / (p.query_heads / p.kv_heads);
   const float* q = p.q.data() + (r * p.query_heads + head) * p.key_dim;
   std::vector<ScoredRow> rows;
@@ -62,10 +67,10 @@ void solve(const AttentionProblem& p, std::int64_t r, std::int64_t head, RowAnsw
   for (std::int64_t j = 0; j < p.T; ++j) {
     if (!p.visible(i, j)) continue;
     index.push_back(static_cast<std::size_t>(j * p.kv_heads + kv_head));
-    rows.push_back(score(p, head, i, q, j, j * p.kv_heads + kv_head));
+    rows.push_back(score(p, arithmetic, head, i, q, j, j * p.kv_heads + kv_head));
   }
   const float* sink = p.sink_logits.empty() ? nullptr : &p.sink_logits[static_cast<std::size_t>(head)];
-  const Softmax softmax = softmax_with_bound(rows, sink, p.T, p.v_scale.empty() ? 0 : 1);
+  const Softmax softmax = softmax_with_bound(rows, sink, p.T, p.v_scale.empty() ? 0 : 1, arithmetic);
 
   answer.lse = softmax.nan ? std::nan("") : softmax.lse;
   answer.lse_bound = softmax.lse_bound;
@@ -91,7 +96,7 @@ void solve(const AttentionProblem& p, std::int64_t r, std::int64_t head, RowAnsw
 
 }  // namespace
 
-OracleAnswer oracle_attention(const AttentionProblem& p) {
+OracleAnswer oracle_attention(const AttentionProblem& p, const Arithmetic& arithmetic) {
   OracleAnswer a;
   const std::size_t rows = static_cast<std::size_t>(p.n * p.query_heads);
   a.out.resize(rows * static_cast<std::size_t>(p.value_dim));
@@ -102,7 +107,7 @@ OracleAnswer oracle_attention(const AttentionProblem& p) {
     for (std::int64_t head = 0; head < p.query_heads; ++head) {
       const std::int64_t first = (r * p.query_heads + head) * p.value_dim;
       const std::size_t row = static_cast<std::size_t>(r * p.query_heads + head);
-      solve(p, r, head, {a.out.data() + first, a.out_bound.data() + first, a.lse[row], a.lse_bound[row]});
+      solve(p, arithmetic, r, head, {a.out.data() + first, a.out_bound.data() + first, a.lse[row], a.lse_bound[row]});
     }
   }
   return a;

@@ -16,6 +16,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
+double score_roundings(const Arithmetic& arithmetic, std::int64_t dim) {
+  const std::int64_t chain = arithmetic.pairs ? (dim + 1) / 2 * 2 : (dim + kStripes - 1) / kStripes;
+  return static_cast<double>(chain + 4 + 1);
+}
+
 void cap_score(double cap, double& score, double& error) {
   if (cap == kInfinity) return;
   score = cap * std::tanh(score / cap);
@@ -23,8 +28,9 @@ void cap_score(double cap, double& score, double& error) {
 }
 
 Softmax softmax_with_bound(const std::vector<ScoredRow>& rows, const float* sink, std::int64_t T,
-                           double extra_roundings) {
+                           double extra_roundings, const Arithmetic& arithmetic) {
   Softmax s;
+  s.flush = arithmetic.flush;
   const double t = sink != nullptr ? static_cast<double>(*sink) : -kInfinity;
   double largest = -kInfinity, worst_score_error = 0;
   s.nan = t != t;
@@ -48,7 +54,7 @@ Softmax softmax_with_bound(const std::vector<ScoredRow>& rows, const float* sink
   while ((kSegmentRows << tree_levels) < T) ++tree_levels;
   const double levels = tree_levels, with_sink = sink != nullptr ? 1.0 : 0.0;
   const double sink_weight = sink != nullptr ? std::exp(t - largest) / s.sum : 0.0;
-  if (sink_weight > 0) s.sink_moved = sink_weight * std::expm1(kU * (largest - t) + kExpError);
+  if (sink_weight > 0) s.sink_moved = sink_weight * std::expm1(kU * (largest - t + 2 * worst_score_error) + kExpError);
   s.l_error = roundings(static_cast<double>(kSegmentRows / kStripes) + 4 + 2 * levels + with_sink);
   s.total = s.l_error + s.sink_moved + static_cast<double>(rows.size()) * 0x1p-126;
 
@@ -61,13 +67,16 @@ Softmax softmax_with_bound(const std::vector<ScoredRow>& rows, const float* sink
     const ScoredRow& row = rows[i];
     if (i + 1 < count && rows[i + 1].position / kSegmentRows != row.position / kSegmentRows) segment_end = i + 1;
     const double weight = std::exp(row.score - largest) / s.sum;
-    const double exponent =
-        row.score_error + kU * (largest - row.score + 2 * worst_score_error) + kExpError * (1 + levels + with_sink);
-    const double r = weight > 0 ? std::expm1(exponent) : 0.0;
+    const double distance = largest - row.score + 2 * worst_score_error;
+    const double exponent = row.score_error + kU * arithmetic.distance * distance +
+                            kU * arithmetic.max * (std::fabs(row.score) + distance) +
+                            kExpError * (1 + levels + with_sink);
+    const double own = std::expm1(exponent), r = weight > 0 ? own + arithmetic.weight * (1 + own) : 0.0;
     s.weight[i] = weight;
     s.moved[i] = weight * r;
-    s.chained[i] =
-        weight * (1 + r) * roundings(static_cast<double>(segment_end - i) + extra_roundings + 2 * levels + with_sink);
+    s.chained[i] = weight * (1 + r) *
+                   roundings(static_cast<double>(segment_end - i) + extra_roundings + arithmetic.value_chain +
+                             2 * levels + with_sink);
     s.total += s.moved[i];
   }
   s.lse_bound = s.total < 0.5 ? -std::log1p(-s.total) + kLogError * std::log(s.sum) + kU * std::fabs(s.lse) + kSmallest
@@ -83,7 +92,7 @@ double Softmax::out_bound(double o, const std::vector<double>& v, const std::vec
     error += moved[i] * std::fabs(v[i] - o) + (chained[i] * (1 + more) + (weight[i] + moved[i]) * more) * size[i];
     value_max = std::max(value_max, size[i]);
   }
-  error += rows * (0x1p-126 * (value_max + std::fabs(o)) + kSmallest * (8 + stored_max)) + 64 * kSmallest;
+  error += rows * (0x1p-126 * (value_max + std::fabs(o)) + flush * (8 + stored_max)) + 64 * flush;
   error = error / (1 - total);
   error += kU * (std::fabs(o) + error) + kSmallest;
   return total < 0.5 && value_max * sum * 2 < FLT_MAX ? error : kInfinity;

@@ -37,6 +37,29 @@ TEST_P(EachProbe, ReadsEveryByteInEveryVariant) {
   }
 }
 
+TEST_P(EachProbe, ReadsEveryPieceInEveryVariant) {
+  if (!isa_supported(GetParam())) GTEST_SKIP() << isa_missing(GetParam());
+  const ProbeTable& table = probe_table(GetParam());
+  std::vector<std::uint64_t> words(20000);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = i * i + 1;
+  const auto* base = reinterpret_cast<const std::byte*>(words.data());
+  // Of one line and less to more than a page of memory, far apart and backwards; V moved by another offset than K.
+  for (std::uint32_t piece_words : {1u, 8u, 13u, 20u, 32u, 71u, 600u}) {
+    std::vector<Piece> pieces;
+    std::uint64_t sum = 0;
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      const std::size_t first = (11 - i) * 1000, moved = first + (i % 2 == 0 ? 3 : 400);
+      pieces.push_back({base + first * 8, (piece_words + i) * 8, i % 2});
+      for (std::uint32_t w = 0; w < piece_words + i; ++w) sum += words[moved + w];
+    }
+    for (const PieceVariant& variant : kPieceVariants) {
+      EXPECT_EQ(table.read_pieces(pieces.data(), pieces.size(), {3 * 8, 400 * 8}, variant), sum)
+          << variant.name << " " << piece_words;
+      EXPECT_EQ(table.read_pieces(pieces.data(), 0, {0, 0}, variant), 0u);
+    }
+  }
+}
+
 TEST_P(EachProbe, ComputeProbesDoAtLeastWhatIsAsked) {
   if (!isa_supported(GetParam())) GTEST_SKIP() << isa_missing(GetParam());
   const ProbeTable& table = probe_table(GetParam());

@@ -13,7 +13,6 @@
 #include "bench/arena.hpp"
 #include "bench/cache_views.hpp"
 #include "bench/kernel_run.hpp"
-#include "bench/native_bound.hpp"
 #include "bench/rivals/rival.hpp"
 #include "reference/half.hpp"
 #include "reference/inputs.hpp"
@@ -77,6 +76,64 @@ TEST(BenchViews, EveryLayoutReadsAllOfTheSameMemory) {
   const auto ordered = rows_of(paged_views(c, base), 0);
   c.pages = "shuffled";
   EXPECT_NE(rows_of(paged_views(c, base), 0), ordered);
+}
+
+// The page-order probe reads what the kernel reads, in its order: of every segment K before V, rows in ascending
+// position, heads that lie side by side together, every byte of the cache once, for any number of threads.
+TEST(BenchViews, PiecesAreThePagesInTheKernelsOrder) {
+  DecodeCase c = small_case();
+  c.shape = {"MHA", 4, 4, 32, 32};
+  c.T = 2 * kSegmentRows + 40;
+  c.layout = "paged";
+  c.pages = "shuffled";
+  std::vector<std::uint64_t> words(c.bytes() / 8 * 2);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = i * i + 1;
+  const auto* memory = reinterpret_cast<const std::byte*>(words.data());
+  const Roofs roofs(default_isa());
+  for (const RowOrder order : {RowOrder::head_major, RowOrder::token_major}) {
+    for (const std::int64_t page : {1, 16, 48, 1024}) {  // 48: pages that a segment's end cuts in two
+      c.order = order;
+      c.page_size = page;
+      std::vector<CallViews> calls = {paged_views(c, memory)};
+      const CallViews call = calls[0];
+      const KernelRun kernel(c, std::move(calls));
+      const PieceWalk walk = piece_walk(kernel.args(0), 2);
+      ASSERT_EQ(walk.segments.size(), 4u);
+      // Heads that lie side by side: two threads take two of the four at a time.
+      const bool side_by_side = page == 1 || order == RowOrder::token_major;
+      EXPECT_EQ(walk.heads, side_by_side ? 2 : 4);
+      if (order == RowOrder::head_major) {
+        EXPECT_EQ(walk.segments[1], static_cast<std::size_t>(2 * ((kSegmentRows + page - 1) / page)));
+      }
+      // Position by position from the runs themselves.
+      std::vector<std::pair<const std::byte*, std::uint32_t>> rows, expected;
+      for (const Piece& piece : walk.pieces)
+        for (std::uint32_t at = 0; at < piece.bytes; at += 64) rows.push_back({piece.data + at, piece.value});
+      for (std::int64_t begin = 0; begin < c.T; begin += kSegmentRows)
+        for (const std::uint32_t value : {0u, 1u})
+          for (const RowRun& run : call.runs[0])
+            for (std::int64_t t = 0; t < run.rows; ++t) {
+              const std::int64_t position = run.first_position + t;
+              if (position < begin || position >= begin + kSegmentRows) continue;
+              const std::byte* row =
+                  value == 0 ? run.k + t * call.views[0].k_row_stride : run.v + t * call.views[0].v_row_stride;
+              expected.push_back({row, value});
+              if (side_by_side) expected.push_back({row + 64, value});
+            }
+      EXPECT_EQ(rows, expected) << page;
+      std::uint64_t sum = 0;
+      for (const auto& [row, value] : expected)
+        for (std::int64_t head = 0; head < walk.heads; ++head)
+          for (std::int64_t w = 0; w < 8; ++w) {
+            const std::int64_t stride =
+                (side_by_side ? 2 : 1) * (value == 0 ? call.views[0].k_head_stride : call.views[0].v_head_stride);
+            sum += words[static_cast<std::size_t>(row + head * stride - memory) / 8 + static_cast<std::size_t>(w)];
+          }
+      for (int threads : {1, 2, 5})
+        for (const PieceVariant& variant : kPieceVariants)
+          EXPECT_EQ(roofs.read(walk, threads, variant), sum) << page << " " << threads << " " << variant.name;
+    }
+  }
 }
 
 TEST(BenchViews, BatchesHoldTheSameRowsHoweverSkewed) {
@@ -252,7 +309,7 @@ TEST(BenchViews, TheNativeBoundIsNeitherTooTightNorLoose) {
   for (int i = 0; i < 64; ++i) p.q.push_back(value(at++));
   for (int i = 0; i < 40 * 64; ++i) p.k.push_back(reference::bf16_to_f32(reference::f32_to_bf16(value(at++))));
   for (int i = 0; i < 40 * 8; ++i) p.v.push_back(reference::bf16_to_f32(reference::f32_to_bf16(value(at++))));
-  const reference::OracleAnswer bound = native_answer(p);
+  const reference::OracleAnswer bound = reference::oracle_attention(p, reference::kNativeBf16Arithmetic);
   const auto ratio = [&](auto round) {
     reference::AttentionProblem other = p;
     for (float& q : other.q) q = round(q);

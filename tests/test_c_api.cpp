@@ -39,7 +39,7 @@ kvroof_attention_sequence sequence(const kvroof_view& view, const std::vector<fl
 std::vector<float> attend(const kvroof_view& view, const std::vector<float>& q, std::int64_t window) {
   std::vector<float> out(kHeads * 12, -1.0f);
   const kvroof_attention_sequence one = sequence(view, q, out);
-  kvroof_attention_args args = {{kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), &one, 1};
+  kvroof_attention_args args = {{kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), &one, 1, KVROOF_REPRODUCIBLE};
   args.options.window = window;
   std::size_t bytes = 0;
   EXPECT_EQ(kvroof_attention_workspace_bytes(&args, 1, &bytes), KVROOF_OK) << kvroof_last_error();
@@ -171,7 +171,8 @@ TEST(CApi, PartsOnTheCallersThreads) {
   ASSERT_EQ(kvroof_cache_view(cache, &view), KVROOF_OK);
   std::vector<float> out(kHeads * 12, -1.0f);
   const kvroof_attention_sequence one = sequence(view, queries(), out);
-  const kvroof_attention_args args = {{kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), &one, 1};
+  const kvroof_attention_args args = {
+      {kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), &one, 1, KVROOF_REPRODUCIBLE};
   constexpr int kParts = 3;
   std::size_t bytes = 0;
   ASSERT_EQ(kvroof_attention_workspace_bytes(&args, kParts, &bytes), KVROOF_OK);
@@ -252,7 +253,8 @@ TEST(CApi, RowsWeightsRopeAndPartsRefuseWhatTheyCannotUse) {
   EXPECT_EQ(row[0], 1.0f);
   EXPECT_EQ(kvroof_rope(row, 1, 4, 4, (std::int64_t{1} << 31) - 1, inv_freq, 0, nullptr), KVROOF_OK);
 
-  const kvroof_attention_args args = {{kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), nullptr, 0};
+  const kvroof_attention_args args = {
+      {kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), nullptr, 0, KVROOF_REPRODUCIBLE};
   for (const auto call : {kvroof_attention_run_part, kvroof_attention_merge_part}) {
     EXPECT_EQ(call(&args, 2, 2, nullptr, nullptr), KVROOF_BAD_SHAPE);
     EXPECT_EQ(call(&args, 2, -1, nullptr, nullptr), KVROOF_BAD_SHAPE);
@@ -290,7 +292,7 @@ TEST(CApi, EveryRefusalIsAStatusWithAText) {
   ASSERT_EQ(kvroof_cache_view(cache, &view), KVROOF_OK);
   std::vector<float> out(kHeads * 12);
   kvroof_attention_sequence one = sequence(view, queries(), out);
-  kvroof_attention_args args = {{kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), &one, 1};
+  kvroof_attention_args args = {{kHeads, 2, 20, 12}, kvroof_attention_defaults(1.0f), &one, 1, KVROOF_REPRODUCIBLE};
   std::size_t bytes = 0;
   ASSERT_EQ(kvroof_attention_workspace_bytes(&args, 1, &bytes), KVROOF_OK);
   const Workspace workspace(bytes);
@@ -308,6 +310,9 @@ TEST(CApi, EveryRefusalIsAStatusWithAText) {
   one.kv.k_storage = 9;
   EXPECT_EQ(kvroof_decode_attention(&args, workspace.data, bytes, 1, nullptr), KVROOF_BAD_OPTION);
   one.kv = view;
+  args.mode = 7;
+  EXPECT_EQ(kvroof_decode_attention(&args, workspace.data, bytes, 1, nullptr), KVROOF_BAD_OPTION);
+  args.mode = KVROOF_REPRODUCIBLE;
   one.q = nullptr;
   EXPECT_EQ(kvroof_decode_attention(&args, workspace.data, bytes, 1, nullptr), KVROOF_BAD_VIEW);
   kvroof_cache_destroy(cache);

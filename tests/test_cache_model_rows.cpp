@@ -13,12 +13,6 @@ float element(Token token, int side, std::int64_t head, std::int64_t column) {
   return 3.0f * reference::uniform(token + 1000, i);
 }
 
-std::vector<float> token_row(Token token, int side, std::int64_t head, std::int64_t dim) {
-  std::vector<float> row(static_cast<std::size_t>(dim));
-  for (std::int64_t d = 0; d < dim; ++d) row[static_cast<std::size_t>(d)] = element(token, side, head, d);
-  return row;
-}
-
 void require_stored(Storage storage, const std::byte* at, const float* scale, const std::vector<float>& expected,
                     const std::string& what) {
   std::byte bytes[256];
@@ -34,6 +28,12 @@ void require_stored(Storage storage, const std::byte* at, const float* scale, co
 }
 
 }  // namespace
+
+std::vector<float> token_row(Token token, int side, std::int64_t head, std::int64_t dim) {
+  std::vector<float> row(static_cast<std::size_t>(dim));
+  for (std::int64_t d = 0; d < dim; ++d) row[static_cast<std::size_t>(d)] = element(token, side, head, d);
+  return row;
+}
 
 std::uint64_t SeededOps::next(std::uint64_t bound) {
   return reference::mix64(reference::mix64(seed_) ^ ++count_) % bound;

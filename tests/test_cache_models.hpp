@@ -50,6 +50,9 @@ class SeededOps : public OpSource {
 using Token = std::uint64_t;
 using PlacedToken = std::pair<std::int64_t, Token>;  // position, token
 
+// One head's row of one token: side 0 is K, side 1 is V.
+std::vector<float> token_row(Token token, int side, std::int64_t head, std::int64_t dim);
+
 // n rows for the tokens, in buffers with gaps of `gap` floats between heads and rows that hold NaN.
 class TokenRows {
  public:
@@ -86,5 +89,8 @@ void require_error(ErrorCode code, const std::string& what, const Call& call) {
 void contiguous_model(OpSource& ops);
 void ring_model(OpSource& ops);
 void paged_model(OpSource& ops);
+// Sequences in caches of all kinds and page sizes at once; after every operation one call attends over all of them, and
+// each output must have the bits of the lane twin over the model's tokens.
+void attention_model(OpSource& ops);
 
 }  // namespace kvroof::test_cache

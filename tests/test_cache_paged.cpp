@@ -8,6 +8,7 @@
 
 #include "kernels/cache/contiguous.hpp"
 #include "kernels/cache/page_table.hpp"
+#include "tests/support/guarded_buffer.hpp"
 #include "tests/test_cache_attend.hpp"
 #include "tests/test_cache_models.hpp"
 
@@ -195,22 +196,32 @@ TEST(CachePaged, AnyPageOrderGivesTheBitsOfTheContiguousCache) {
   }
 }
 
+// Pages of 4 rows in memory of their own: page p holds the random tokens 4p ... 4p+3.
+struct ForeignPages {
+  static constexpr std::int64_t kPageRows = 4;
+  RowLayout layout;
+  CacheMemory memory;
+  PageGeometry geometry;
+  ForeignPages(std::int64_t pages, RowOrder order)
+      : layout(row_layout(kShape, order, kPageRows)), memory(CacheMemory::allocate(pages * layout.bytes)) {
+    for (std::int64_t page = 0; page < pages; ++page) {
+      store_rows(layout, memory.data() + page * layout.bytes, 0, RandomRows(kShape, 1, page * kPageRows, kPageRows), 0,
+                 kPageRows, default_row_converter());
+    }
+    geometry.k = memory.data();
+    geometry.v = memory.data() + layout.v_offset;
+    geometry.k_page_stride = geometry.v_page_stride = layout.bytes;
+    geometry.page_rows = kPageRows;
+    geometry.page_count = pages;
+    geometry.strides = layout.strides;
+  }
+};
+
 // A foreign table over a pool of ours: shuffled, reversed, with a page that appears twice.
 TEST(CachePageTable, RepeatedPagesAreReadWhereTheTableSays) {
-  const std::int64_t page_rows = 4;
-  const RowLayout layout = row_layout(kShape, RowOrder::head_major, page_rows);
-  CacheMemory memory = CacheMemory::allocate(8 * layout.bytes);
-  for (std::int64_t page = 0; page < 8; ++page) {
-    store_rows(layout, memory.data() + page * layout.bytes, 0, RandomRows(kShape, 1, page * page_rows, page_rows), 0,
-               page_rows, default_row_converter());
-  }
-  PageGeometry geometry;
-  geometry.k = memory.data();
-  geometry.v = memory.data() + layout.v_offset;
-  geometry.k_page_stride = geometry.v_page_stride = layout.bytes;
-  geometry.page_rows = page_rows;
-  geometry.page_count = 8;
-  geometry.strides = layout.strides;
+  const ForeignPages foreign(8, RowOrder::head_major);
+  const PageGeometry& geometry = foreign.geometry;
+  const std::int64_t page_rows = ForeignPages::kPageRows;
 
   // What stands behind the used entries must not be looked at; entries and runs are exactly as many as needed.
   const std::vector<std::int32_t> table = {6, 1, 1, 7, 0};
@@ -235,6 +246,28 @@ TEST(CachePageTable, RepeatedPagesAreReadWhereTheTableSays) {
   require_error(ErrorCode::bad_workspace, "too few runs",
                 [&] { page_table_view(geometry, table, length, std::span(runs).first(4)); });
   EXPECT_EQ(page_table_view(geometry, {}, 0, {}).run_count, 0);
+}
+
+// Exactly ceil(T/P) entries and runs, each list against a memory page that cannot be touched, for every length.
+TEST(CachePageTable, NothingAfterTheUsedEntriesIsReadOrWritten) {
+  const std::int64_t page_rows = ForeignPages::kPageRows, pages = 6;
+  const ForeignPages foreign(pages, RowOrder::token_major);
+  const PageGeometry& geometry = foreign.geometry;
+  ContiguousCache clean(kShape);
+  for (std::int64_t length = 1; length <= pages * page_rows; ++length) {
+    clean.append(RandomRows(kShape, 1, length - 1, 1));
+    const auto used = static_cast<std::size_t>(pages_of(length, page_rows));
+    for (const test::Edge edge : {test::Edge::end, test::Edge::start}) {
+      test::GuardedBuffer table(used * sizeof(std::int32_t), edge, alignof(std::int32_t));
+      test::GuardedBuffer runs(used * sizeof(RowRun), edge, alignof(RowRun));
+      for (std::size_t i = 0; i < used; ++i) table.as<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+      table.read_only();
+      const KvView view =
+          page_table_view(geometry, {table.as<std::int32_t>(), used}, length, {runs.as<RowRun>(), used});
+      ASSERT_TRUE(same_bits(answer(view), answer(clean.view()))) << length;
+      EXPECT_TRUE(runs.intact());
+    }
+  }
 }
 
 TEST(CachePaged, RefusesWhatIsNoPool) {

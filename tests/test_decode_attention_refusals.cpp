@@ -8,6 +8,7 @@
 #include "tests/support/attend.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/each_isa.hpp"
+#include "tests/support/refusal.hpp"
 
 namespace kvroof::test {
 namespace {
@@ -68,15 +69,7 @@ void expect_refused(ErrorCode code, const std::string& what, const std::function
                     const CaseSpec& spec = Call::default_spec()) {
   Call call(spec);
   spoil(call);
-  try {
-    call.run();
-    ADD_FAILURE() << what << ": accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error_name(error.code)), error_name(code)) << what << ": " << error.what();
-    const std::string text = error.what();
-    EXPECT_GT(text.size(), 10u) << what;
-    EXPECT_EQ(text.find('\n'), std::string::npos) << what << ": one line";
-  }
+  expect_refusal(code, what, [&] { call.run(); });
   EXPECT_TRUE(call.nothing_written()) << what;
 }
 

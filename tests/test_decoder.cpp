@@ -11,17 +11,9 @@
 #include "reference/recompute.hpp"
 #include "reference/seed.hpp"
 #include "tests/support/each_isa.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/test_cache_attend.hpp"
 #include "tests/test_cache_models.hpp"
-
-// Sanitizers end the program where an allocation is too large, before it can be refused.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KVROOF_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#define KVROOF_TEST_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
-#else
-#define KVROOF_TEST_SANITIZED 0
-#endif
 
 namespace kvroof::test_decoder {
 namespace {

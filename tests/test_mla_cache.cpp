@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cache/contiguous.hpp"
@@ -11,6 +12,7 @@
 #include "reference/inputs.hpp"
 #include "reference/mla_row.hpp"
 #include "tests/support/mla_call.hpp"
+#include "tests/test_cache_attend.hpp"
 
 namespace kvroof::test {
 namespace {
@@ -151,6 +153,32 @@ TEST(MlaCache, PagesKeepTheBytesThroughSharingAndCopyOnWrite) {
       cache.release(a);
       cache.release(b);
       EXPECT_EQ(cache.free_pages(), 100);
+    }
+  }
+}
+
+// Latents that are no multiple of 128: the last, short group of an int8 row has the scale of its own values, here a
+// hundred thousand times smaller than the first group's. (Rows of plain attention have one scale whatever their size.)
+TEST(MlaCache, TheShortLastGroupOfInt8HasItsOwnScale) {
+  for (const std::int64_t latent : {72, 80, 100, 112, 129, 200, 228, 255, 300}) {
+    const CacheShape shape = latent_shape(latent, 2, Storage::int8);
+    std::vector<float> row(static_cast<std::size_t>(latent + 2));
+    const std::int64_t last = (latent - 1) / 128 * 128;
+    for (std::int64_t i = 0; i < latent + 2; ++i) {
+      const float size = i < last ? 100.0f : 1e-3f;
+      row[static_cast<std::size_t>(i)] = size * reference::uniform(8, static_cast<std::uint64_t>(i));
+    }
+    ContiguousCache cache(shape);
+    cache.append(packed_rows(shape, 1, row.data(), nullptr));
+    const std::vector<float> out = test_cache::attend(cache.view(), shape, 1, 1);  // one row: its own latent
+    for (std::int64_t group = 0; group < latent; group += 128) {
+      const std::int64_t end = std::min(group + 128, latent);
+      float amax = 0;
+      for (std::int64_t i = group; i < end; ++i) amax = std::max(amax, std::fabs(row[static_cast<std::size_t>(i)]));
+      for (std::int64_t i = group; i < end; ++i) {  // half a step, and the rounding of scale and product
+        const auto at = static_cast<std::size_t>(i);
+        EXPECT_LE(std::fabs(out[at] - row[at]), amax * (0.5f / 127 + 0x1p-22f)) << latent << ", column " << i;
+      }
     }
   }
 }

@@ -44,6 +44,12 @@ void ContiguousCache::reserve(std::int64_t rows) {
   if (rows > capacity()) grow_to(rows);
 }
 
+bool ContiguousCache::can_append(std::int64_t n) const {
+  std::int64_t length = 0;
+  if (n < 0 || __builtin_add_overflow(length_, n, &length)) return false;
+  return !memory_.lent() || length <= capacity();
+}
+
 void ContiguousCache::append(const NewRows& rows) {
   check_new_rows(layout_.shape, rows, length_, "contiguous cache");
   const RowConverter convert = default_row_converter();  // may refuse KVROOF_ISA: before anything changes
@@ -72,7 +78,7 @@ void ContiguousCache::extend(std::int64_t n) {
 }
 
 void ContiguousCache::truncate_to(std::int64_t length) {
-  if (length < 0 || length > length_) {
+  if (!can_truncate_to(length)) {
     throw Error(ErrorCode::bad_position, "contiguous cache: truncate_to(" + std::to_string(length) +
                                              ") must be from 0 to the length, " + std::to_string(length_));
   }

@@ -35,12 +35,15 @@ class ContiguousCache {
   // Room for at least `rows` rows in all. Rows move when it grows, so pointers and views taken before are void.
   void reserve(std::int64_t rows);
 
+  // False where append or extend of n rows would be refused for want of room: lent memory never grows.
+  bool can_append(std::int64_t n) const;
   // Adds n tokens at positions length() ... length()+n-1, converted to storage by the library's default ISA. Grows by
   // half or more when full, so that a long generation copies each row O(1) times.
   void append(const NewRows& rows);
   // Adds n tokens whose rows the caller then writes itself through slot(); until then they hold anything.
   void extend(std::int64_t n);
 
+  bool can_truncate_to(std::int64_t length) const { return length >= 0 && length <= length_; }
   // Keeps the first `length` rows. Error(bad_position) unless 0 <= length <= length().
   void truncate_to(std::int64_t length);
   // Removes the newest n rows. Error(bad_position) unless 0 <= n <= length(): more than there is is refused, not

@@ -95,17 +95,20 @@ bool RingCache::can_append(std::int64_t n) const {
   return end - options_.capacity <= window_start(length_, options_.window);
 }
 
+void RingCache::require_room(std::int64_t n) const {
+  if (can_append(n)) return;
+  const std::int64_t room = window_start(length_, options_.window) + options_.capacity - length_;
+  throw Error(ErrorCode::no_capacity,
+              "ring cache: append of " + std::to_string(n) + " rows at length " + std::to_string(length_) +
+                  " would overwrite rows that its first query sees (capacity " + std::to_string(options_.capacity) +
+                  ", window " + std::to_string(options_.window) + "); at most " + std::to_string(room) +
+                  " at once, or append_tail");
+}
+
 void RingCache::append(const NewRows& rows) {
   check_new_rows(layout_.shape, rows, length_, "ring cache");
   if (rows.n == 0) return;
-  if (!can_append(rows.n)) {
-    const std::int64_t room = window_start(length_, options_.window) + options_.capacity - length_;
-    throw Error(ErrorCode::no_capacity,
-                "ring cache: append of " + std::to_string(rows.n) + " rows at length " + std::to_string(length_) +
-                    " would overwrite rows that its first query sees (capacity " + std::to_string(options_.capacity) +
-                    ", window " + std::to_string(options_.window) + "); at most " + std::to_string(room) +
-                    " at once, or append_tail");
-  }
+  require_room(rows.n);
   append_tail(rows);
 }
 
@@ -114,6 +117,16 @@ void RingCache::append_tail(const NewRows& rows) {
   if (rows.n == 0) return;
   store(rows, default_row_converter());
   const std::int64_t end = length_ + rows.n;
+  set_state(end, std::max(oldest_live_, end - options_.capacity));
+}
+
+void RingCache::extend(std::int64_t n) {
+  std::int64_t end = 0;
+  if (n < 0 || __builtin_add_overflow(length_, n, &end)) {
+    throw Error(ErrorCode::bad_shape,
+                "ring cache: " + std::to_string(n) + " rows to add, must be at least 0 and stay within 63 bits");
+  }
+  require_room(n);
   set_state(end, std::max(oldest_live_, end - options_.capacity));
 }
 

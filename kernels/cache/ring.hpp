@@ -3,13 +3,13 @@
 // Positions are absolute: after 20 appends into C = 8 the next position is 20. With N the length (= next position), W
 // the window and C the capacity:
 //   append(n)      only iff N + n - C <= max(0, N - W + 1): the rows it overwrites are ones that no query of the chunk
-//   can
-//                  see. C = W takes one token at a time, C = W + n - 1 takes chunks of n. Else Error(no_capacity).
+//                  can see. C = W takes one token at a time, C = W + n - 1 takes chunks of n. Else Error(no_capacity).
 //   append_tail(n) always: keeps the newest C rows of old and new together. For a prompt whose early rows nobody will
-//   ask. oldest_live    the oldest position not yet overwritten. Rises on append, never falls on rollback, 0 again at
-//   length 0. truncate_to(L) only iff L = 0 or max(0, L - W + 1) >= oldest_live: the next query must find its whole
-//   window.
-//                  Else Error(bad_position). C = W + r leaves room to take back r tokens (r rejected drafts).
+//                  ask for.
+//   oldest_live    the oldest position not yet overwritten. Rises on append, never falls on rollback, 0 again at
+//                  length 0.
+//   truncate_to(L) only iff L = 0 or max(0, L - W + 1) >= oldest_live: the next query must find its whole window. Else
+//                  Error(bad_position). C = W + r leaves room to take back r tokens (r rejected drafts).
 //   kept tokens    the first k rows of the sequence live in k slots of their own, which C does not count, and are never
 //                  overwritten. The rules above do not change with k.
 //
@@ -50,6 +50,9 @@ class RingCache {
   void append(const NewRows& rows);
   // Writes what is left of the new rows after the newest C and the kept ones; positions count all of them.
   void append_tail(const NewRows& rows);
+  // Adds n tokens by the rule of append, whose rows the caller then writes itself through slot(); until then they hold
+  // anything.
+  void extend(std::int64_t n);
 
   bool can_truncate_to(std::int64_t length) const;
   void truncate_to(std::int64_t length);
@@ -65,12 +68,19 @@ class RingCache {
   const CacheShape& shape() const { return layout_.shape; }
   CacheBytes bytes() const;
 
+  // The row of `position` and `head`, to read or write in place. Unchecked: 0 <= head < Hkv, and `position` must be in
+  // the view: below both kept_tokens and length(), or from oldest_live() to length() - 1.
+  RowSlot slot(std::int64_t position, std::int64_t head) const {
+    return row_slot(layout_, memory_.data(), slot_of(position), head);
+  }
+
   // Kept rows, then the ring's older and newer part: up to three runs of ascending positions, every row that is live.
   // Valid until the next call that changes or moves the cache.
   KvView view() const;
 
  private:
   std::int64_t slot_of(std::int64_t position) const;
+  void require_room(std::int64_t n) const;
   void store(const NewRows& rows, RowConverter convert);
   void set_state(std::int64_t length, std::int64_t oldest_live);
 

@@ -2,9 +2,7 @@
 // Queries and weights are rounded to bf16, sums stay f32. The walk, the softmax, the partials and their merging are the
 // reproducible mode's; only the two products differ, and with them the bits.
 //
-// Error beside the reproducible bound (reference/oracle.hpp): every query component and every weight is off by at most
-// 2^-9 of itself (the sum l adds the rounded weights, so they cancel in part), weights below 2^-126 are dropped, and a
-// sum of products is one chain of up to Dk or 512 roundings.
+// reference/oracle.hpp states and derives how far its results may be from float64.
 #include "kernels/native/score_tile_bf16.hpp"
 #include "kernels/native/softmax_bf16.hpp"
 #include "kernels/native/value_tile_bf16.hpp"
@@ -117,7 +115,7 @@ std::int64_t same_token(const Part& part, const AttentionGroup& group, std::int6
 
 void weigh_rows_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance,
                      float* acc) {
-  const std::int64_t pad = part.v_shape.pad, dim = part.v_shape.dim;
+  const std::int64_t pad = part.v_shape.pad, dim = part.v_shape.dim, per_head = native_score_rows(part, group);
   const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : kDirectRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
@@ -127,7 +125,7 @@ void weigh_rows_bf16(const Part& part, const AttentionGroup& group, const Segmen
       std::int64_t query = 0;
       const auto run = [&]<int H>() {
         const Spans spans = visible_spans(part, group, query, rows.base() + row, 0, count);
-        const float* scores = part.scores() + (head * group.queries + query) * kScoreStride;
+        const float* scores = part.scores() + (head * per_head + query) * kScoreStride;
         const std::uint16_t* w = reinterpret_cast<const std::uint16_t*>(scores) + row;
         float* to = acc + (head * group.queries + query) * pad;
         if (spans.size() < count) {
@@ -219,6 +217,9 @@ struct NativePhases {
       weigh_panels_bf16(part, group, rows, node.acc);
     else
       weigh_rows_bf16(part, group, rows, distance, node.acc);
+    // A sum that underflowed is -0 or +0 by what followed it: hidden rows must not decide that.
+    for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes)
+      store(node.acc + i, load(node.acc + i) + zero());
   }
 };
 

@@ -35,7 +35,9 @@ inline void hide_rows(float* s, int begin, int end, const Spans& visible) {
 KVROOF_ALONE inline Softmax softmax_segment_bf16(float* s, int begin, int end, const Spans& visible,
                                                  const ScoreOptions& options) {
   float scale = options.scale;
-  if (options.softcap != kInfinity || options.distance != nullptr || !(scale > 0.0f)) {
+  // Beyond those powers scale * log2(e) would overflow or lose bits.
+  const bool in_range = scale > 0x1p-100f && scale < 0x1p100f;
+  if (options.softcap != kInfinity || options.distance != nullptr || !in_range) {
     const Vec16 cap = broadcast(options.softcap);
     for (int row = begin; row < end; row += kLanes) {
       Vec16 x = load(s + row) * broadcast(scale);
@@ -49,17 +51,18 @@ KVROOF_ALONE inline Softmax softmax_segment_bf16(float* s, int begin, int end, c
   Vec16 top = broadcast(-kInfinity);
   for (int row = begin; row < end; row += kLanes) top = max(load(s + row), top);
   const float largest = max_lane(top) + 0.0f;  // no -0
-  // 2^(s c - largest c), c = scale * log2(e)
+  // 2^((s - largest) c), c = scale * log2(e); (s c - largest c) would overflow where scores come near FLT_MAX
   const __m512 factor = _mm512_set1_ps(scale * 0x1.715476p+0f);
-  const __m512 shift = _mm512_mul_ps(_mm512_set1_ps(largest == -kInfinity ? 0.0f : -largest), factor);
+  const __m512 shift = _mm512_set1_ps(largest == -kInfinity ? 0.0f : largest);
+  const auto weight = [&](int row) { return exp2_bf16((_mm512_loadu_ps(s + row) - shift) * factor); };
   const Pairs ones = {_mm512_set1_epi16(0x3f80)};
   auto* weights = reinterpret_cast<std::uint16_t*>(s);
   Vec16 sum = zero();
   for (int row = begin & ~(kPairLanes - 1); row < end; row += kPairLanes) {
     const bool first = row >= begin, second = row + kLanes < end;
     const __m512 none = _mm512_setzero_ps();
-    const __m512 low = first ? exp2_bf16(_mm512_fmadd_ps(_mm512_loadu_ps(s + row), factor, shift)) : none;
-    const __m512 high = second ? exp2_bf16(_mm512_fmadd_ps(_mm512_loadu_ps(s + row + kLanes), factor, shift)) : none;
+    const __m512 low = first ? weight(row) : none;
+    const __m512 high = second ? weight(row + kLanes) : none;
     const Pairs both = {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low))};
     sum = dot_pairs(both, ones, sum);
     _mm512_mask_storeu_epi16(weights + row, (first ? 0xffffu : 0u) | (second ? 0xffff0000u : 0u), both.b);

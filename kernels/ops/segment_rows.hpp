@@ -221,7 +221,7 @@ inline PrefetchSlices across_heads(const AttentionGroup& group, const std::byte*
 
 // The first lines of every page of memory that `rows` rows of a tile cover.
 KVROOF_INLINE inline void wake_pages(Ahead ahead, int rows, std::int64_t offset, std::int64_t bytes) {
-  if (ahead.far == nullptr) return;
+  if (ahead.far == nullptr || bytes == 0) return;  // 0: the tail of a row that has been fetched
   constexpr std::int64_t kMemoryPage = 4096;
   const int step = bytes < kMemoryPage ? static_cast<int>(kMemoryPage / bytes) : 1;
   for (int r = 0; r < rows; r += step)

@@ -1,5 +1,5 @@
-// libFuzzer target over the model tests of the caches: the input's bytes are the operations. Needs clang; see the
-// CMakeLists.txt beside it. A crash file is replayed by passing it as the argument.
+// libFuzzer target over the model tests of the caches and of attention over them: the input's bytes are the operations.
+// Needs clang; see the CMakeLists.txt beside it. A crash file is replayed by passing it as the argument.
 #include <cstddef>
 #include <cstdint>
 
@@ -28,15 +28,19 @@ class ByteOps : public OpSource {
 }  // namespace
 }  // namespace kvroof::test_cache
 
+// libomp never frees what it keeps of its worker threads.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libomp.so"; }
+
 // A ModelMismatch is not caught: it ends the process, which is how libFuzzer learns of it.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvroof::test_cache;
   if (size < 2) return 0;
   ByteOps ops(data + 1, size - 1);
-  switch (data[0] % 3) {
+  switch (data[0] % 4) {
     case 0: contiguous_model(ops); break;
     case 1: ring_model(ops); break;
     case 2: paged_model(ops); break;
+    case 3: attention_model(ops); break;
   }
   return 0;
 }

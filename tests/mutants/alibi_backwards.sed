@@ -1,3 +1,3 @@
-# file: kernels/ops/decode_attention.cpp
+# file: kernels/ops/softmax_scores.hpp
 # breaks: near rows are punished instead of far ones
 s/rows\.base\(\) \+ row - i\)/i - rows.base() - row)/

@@ -4,7 +4,8 @@
 # Every NAME.sed changes one source file (its first line says which) of a copy of the tree; kernels carry no switches for
 # this. A mutant that changes nothing (the source has moved on) or does not compile is an error, not a success. One
 # instruction set, the tests of attention and conversions, and while one mutant is tested the next one compiles: two
-# cores need some four minutes. Needs cmake, ninja and a compiler.
+# cores need some four minutes. Mutants of kernels/native/ have a copy and tests of their own; they are skipped, by name,
+# where the CPU lacks native mode's instructions. Needs cmake, ninja and a compiler.
 # Exit code 0: all caught; 1: one survived; 2: a mutant or the set-up is broken.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,6 +27,16 @@ flags=" $(grep -m1 -E '^(flags|Features)' /proc/cpuinfo | cut -d: -f2-) "
 isa=portable
 if [[ $flags == *" avx2 "* && $flags == *" fma "* && $flags == *" f16c "* ]]; then isa=avx2; fi
 if [[ $flags == *" asimd "* ]]; then isa=neon; fi
+plain=() native=()
+for name in "${names[@]}"; do
+  if [[ $(line file "$name") != kernels/native/* ]]; then
+    plain+=("$name")
+  elif [[ $flags == *" avx512_bf16 "* && $flags == *" avx512vl "* ]]; then
+    native+=("$name")
+  else
+    say "skipped   $name: CPU lacks avx512_bf16"
+  fi
+done
 
 work=$(mktemp -d)
 testing= tester=  # the mutant whose tests are running, and their process
@@ -34,23 +45,32 @@ clean_up() {
   rm -rf "$work"
 }
 trap clean_up EXIT
-tree=$work/tree build=$work/build
-mkdir "$tree"
-tar -C "$root" --exclude=./build --exclude=./.git --exclude=./results -cf - . | tar -C "$tree" -xf -
-# The copy is cut down to one instruction set, quick to compile, and the tests of the kernels.
-sed -i -E "/kvroof_isa_row\((portable|avx2|avx512|neon)[ )]/{/kvroof_isa_row\($isa[ )]/!d}; /KVROOF_ISA_FLAGS_(portable|avx512)/d; s/-O3/-O1/" \
-  "$tree/cmake/isa_rows.cmake"
-grep -q "kvroof_isa_row($isa" "$tree/cmake/isa_rows.cmake" || broken "cmake/isa_rows.cmake has no row $isa any more"
-find "$tree/tests" -maxdepth 1 -name 'test_*.cpp' ! -name 'test_decode_attention*.cpp' ! -name test_conversions.cpp ! -name test_float_state.cpp -delete
+
+# The copy is cut down to one instruction set, quick to compile, and the tests of the kernels at hand.
+# make_copy ISA TESTS...: sets tree and build
+make_copy() {
+  local isa=$1 keep=() pattern base
+  shift
+  for pattern in "$@"; do keep+=(! -name "$pattern"); done
+  tree=$work/tree-$isa build=$work/build-$isa
+  mkdir "$tree"
+  tar -C "$root" --exclude=./build --exclude=./.git --exclude=./results -cf - . | tar -C "$tree" -xf -
+  # dispatch.cpp links native mode on every x86 build, so its row keeps the flags of the one it builds on
+  base=$(sed -n -E 's/^ *kvroof_isa_row\(avx512 (.*)\)/\1/p' "$tree/cmake/isa_rows.cmake")
+  sed -i -E "s/kvroof_native_row\(avx512_bf16 avx512 /&$base /; /kvroof_isa_row\((portable|avx2|avx512|neon)[ )]/{/kvroof_isa_row\($isa[ )]/!d}; s/-O3/-O1/" \
+    "$tree/cmake/isa_rows.cmake"
+  grep -q "kvroof_isa_row($isa" "$tree/cmake/isa_rows.cmake" || broken "cmake/isa_rows.cmake has no row $isa any more"
+  find "$tree/tests" -maxdepth 1 -name 'test_*.cpp' "${keep[@]}" -delete
+  say "building the copy for $isa"
+  if ! { cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 \
+           -DKVROOF_BUILD_BENCH=OFF > "$work/log" 2>&1 && compile; }; then
+    tail -30 "$work/log" >&2
+    broken "the unchanged copy does not build"
+  fi
+}
 
 unset KVROOF_ISA KVROOF_EXPECT_ISAS KVROOF_TEST_CASE
 compile() { cmake --build "$build" --target kvroof_tests > "$work/log" 2>&1; }
-say "building the copy for $isa"
-if ! { cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DKVROOF_BUILD_BENCH=OFF \
-         > "$work/log" 2>&1 && compile; }; then
-  tail -30 "$work/log" >&2
-  broken "the unchanged copy does not build"
-fi
 
 # start_tests NAME FILTER: in the background, on a copy of the program. The cores are shared with the compiler, so
 # waiting threads must not spin.
@@ -84,29 +104,42 @@ judge() {
   fi
 }
 
-start_tests unchanged '*'
-end_tests
-if [ "$status" != 0 ]; then
-  tail -30 "$work/run" >&2
-  broken "the unchanged copy fails its tests (${first:-exit code $status}): nothing can be learnt from mutants"
-fi
-
-for name in "${names[@]}"; do
-  file=$(line file "$name")
-  [ -e "$tree/$file" ] || broken "$name: $file is not there any more"
-  cp -p "$tree/$file" "$work/original"
-  sed -E -f "$here/$name.sed" "$work/original" > "$tree/$file"
-  if cmp -s "$work/original" "$tree/$file"; then broken "$name: changes nothing in $file; bring it up to date"; fi
-  if ! compile; then
-    grep -m3 -E 'error' "$work/log" >&2 || tail -5 "$work/log" >&2
-    broken "$name: does not compile"
+# try ISA TESTS -- NAMES...
+try() {
+  local isa=$1 tests=()
+  shift
+  while [ "$1" != -- ]; do tests+=("$1"); shift; done
+  shift
+  [ $# -gt 0 ] || return 0
+  make_copy "$isa" "${tests[@]}"
+  start_tests unchanged '*'
+  end_tests
+  if [ "$status" != 0 ]; then
+    tail -30 "$work/run" >&2
+    broken "the unchanged copy fails its tests (${first:-exit code $status}): nothing can be learnt from mutants"
   fi
-  cp -p "$work/original" "$tree/$file"
-  touch "$tree/$file"
+  local name file filter
+  for name in "$@"; do
+    file=$(line file "$name")
+    [ -e "$tree/$file" ] || broken "$name: $file is not there any more"
+    cp -p "$tree/$file" "$work/original"
+    sed -E -f "$here/$name.sed" "$work/original" > "$tree/$file"
+    if cmp -s "$work/original" "$tree/$file"; then broken "$name: changes nothing in $file; bring it up to date"; fi
+    if ! compile; then
+      grep -m3 -E 'error' "$work/log" >&2 || tail -5 "$work/log" >&2
+      broken "$name: does not compile"
+    fi
+    cp -p "$work/original" "$tree/$file"
+    touch "$tree/$file"
+    judge
+    filter=$(line tests "$name")
+    start_tests "$name" "${filter:-*}"
+  done
   judge
-  filter=$(line tests "$name")
-  start_tests "$name" "${filter:-*}"
-done
-judge
-say "$((${#names[@]} - survived)) of ${#names[@]} caught"
+}
+
+try "$isa" 'test_decode_attention*.cpp' test_conversions.cpp test_float_state.cpp -- ${plain[@]+"${plain[@]}"}
+try avx512 'test_native*.cpp' -- ${native[@]+"${native[@]}"}
+count=$((${#plain[@]} + ${#native[@]}))
+say "$((count - survived)) of $count caught"
 [ "$survived" = 0 ] || exit 1

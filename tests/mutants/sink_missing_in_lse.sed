@@ -1,3 +1,3 @@
-# file: kernels/ops/decode_attention.cpp
+# file: kernels/ops/finish_group.hpp
 # breaks: lse leaves the sink out
 s/top \+ log1\(total\)/top + log1(l)/

@@ -1,3 +1,3 @@
-# file: kernels/ops/decode_attention.cpp
+# file: kernels/ops/finish_group.hpp
 # breaks: partials leave for another process without their maxima and sums
 s/results \* \(pad \+ 2\)\) \* sizeof/results * pad) * sizeof/

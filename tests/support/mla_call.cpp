@@ -191,7 +191,7 @@ std::vector<Attention> run_mla(const MlaWeights& weights, const AttentionOptions
                                reference::MlaForm form, const How& how, std::string& damage) {
   std::vector<AttentionSequence> sequences;
   for (const auto& call : calls) sequences.push_back(call->sequence());
-  const MlaArgs args{&weights, options, sequences};
+  const MlaArgs args{&weights, options, sequences, how.mode};
   const MlaForm kernel = kernel_form(form);
   const std::size_t bytes = mla_workspace_bytes(args, kernel, how.parts);
   GuardedBuffer workspace(bytes, Edge::end, 64);

@@ -183,7 +183,7 @@ StoredCache::StoredCache(const Case& c, const Layout& layout) {
 
   const auto array = [&](Storage storage, std::int64_t block, std::int64_t row, std::int64_t head, std::int64_t d) {
     const std::int64_t span = block_span(block_rows, p.kv_heads, row, head, d);
-    const std::int64_t elements = span == 0 ? 0 : (slots.blocks - 1) * block + span;
+    const std::int64_t elements = span == 0 || slots.blocks == 0 ? 0 : (slots.blocks - 1) * block + span;
     GuardedBuffer buffer(static_cast<std::size_t>(elements * bytes_of(storage)), layout.edge, storage_bytes(storage));
     poison_all(buffer, storage, layout.poison);
     return buffer;

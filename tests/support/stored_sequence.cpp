@@ -102,7 +102,8 @@ std::string StoredSequence::damage() const {
 }
 
 std::string describe(const How& how) {
-  return std::string("isa:") + isa_name(how.isa) + (how.threads ? "/threads:" : "/parts:") + std::to_string(how.parts) +
+  return std::string("isa:") + isa_name(how.isa) + (how.mode == Mode::native ? "/native" : "") +
+         (how.threads ? "/threads:" : "/parts:") + std::to_string(how.parts) +
          "/order:" + std::to_string(how.order_seed);
 }
 
@@ -132,6 +133,7 @@ std::vector<Attention> run_attention(const Sequences& sequences, const How& how,
   args.shape = stored.shape;
   args.options = stored.options;
   args.sequences = list;
+  args.mode = how.mode;
 
   const std::size_t bytes = attention_workspace_bytes(args, how.parts);
   GuardedBuffer workspace(bytes, Edge::end, kWorkspaceAlignment);

@@ -47,6 +47,7 @@ class StoredSequence {
 
 struct How {
   Isa isa = Isa::portable;
+  Mode mode = Mode::reproducible;
   int parts = 1;
   std::uint64_t order_seed = 0;  // 0: parts in order; else a random order
   bool threads = false;          // decode_attention with `parts` threads instead of the parts one after the other

@@ -1,6 +1,6 @@
 // kvroof_verify: exactness on this machine. Every kernel x instruction set x storage x layout against the lane twin
-// (same bits), the float64 oracle (error over its stated bound) and the golden hashes. One JSON object a line on
-// stdout:
+// (same bits), the float64 oracle (error over its stated bound) and the golden hashes; native mode, under the name of
+// its instructions, against the oracle alone. One JSON object a line on stdout:
 //   {"kernel": "decode_attention", "isa": "avx512", "storage": "f16", "layout": "paged", "against": "lane twin",
 //    "cases": 16, "misses": 0, "error_over_bound": null, "worst": null, "status": "ok", "reason": null}
 // against: "lane twin", "oracle" (error_over_bound is the largest share of the bound used), "golden hash", "reference".
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -43,7 +44,7 @@ constexpr Named kLayouts[] = {{"contiguous head", LayoutKind::head_major},
 struct Expected {
   Case source;
   Attention twin_result;
-  reference::OracleAnswer oracle;
+  reference::OracleAnswer oracle, native_oracle;  // the latter where native mode may read the storage
 };
 
 std::string storage_text(const CaseSpec& spec) {
@@ -69,7 +70,10 @@ void verify_attention(const std::vector<Isa>& isas, const std::string& golden_pa
     const std::string storage = storage_text(spec);
     if (by_storage.count(storage) == 0) order.push_back(storage);
     const Case c = make_case(spec);
-    by_storage[storage].push_back({c, twin(c), reference::oracle_attention(c.problem)});
+    by_storage[storage].push_back({c, twin(c), reference::oracle_attention(c.problem), {}});
+    if (storage == storage_name(Storage::bf16))
+      by_storage[storage].back().native_oracle =
+          reference::oracle_attention(c.problem, reference::kNativeBf16Arithmetic);
   }
   for (const Isa isa : isas) {
     for (const std::string& storage : order) {
@@ -81,6 +85,9 @@ void verify_attention(const std::vector<Isa>& isas, const std::string& golden_pa
           return r;
         };
         Row against_twin = row("lane twin"), against_oracle = row("oracle"), against_golden = row("golden hash");
+        Row native = row("oracle");
+        native.isa = native_isa_name(isa);
+        const bool runs_native = storage == storage_name(Storage::bf16) && has_native(isa);
         std::uint64_t seed = 0;
         for (const Expected& expected : by_storage[storage]) {
           constexpr std::int64_t pages[] = {1, 3, 16, 64, 700};
@@ -99,9 +106,14 @@ void verify_attention(const std::vector<Isa>& isas, const std::string& golden_pa
           against_twin.add(
               damage.empty() && same(a.out, expected.twin_result.out) && same(a.lse, expected.twin_result.lse),
               [&] { return damage.empty() ? what : damage; });
-          const double share = reference::worst_error_over_bound(expected.oracle, a.out, a.lse);
-          against_oracle.share = std::max(against_oracle.share, share);
-          against_oracle.add(share <= 1.0, [&] { return what + ": " + std::to_string(share) + " of the bound"; });
+          against_oracle.add_share(reference::worst_error_over_bound(expected.oracle, a.out, a.lse), what);
+          if (runs_native) {
+            how.mode = Mode::native;
+            const Attention b = run_attention(one, how, damage).front();
+            native.add_share(damage.empty() ? reference::worst_error_over_bound(expected.native_oracle, b.out, b.lse)
+                                            : std::numeric_limits<double>::infinity(),
+                             what + damage);
+          }
           const auto hash = golden.hashes.find(describe(expected.source.spec));
           const std::string got = hex_hash(attention_hash(a.out, a.lse));
           const bool known = golden_problem.empty() && hash != golden.hashes.end();
@@ -112,6 +124,7 @@ void verify_attention(const std::vector<Isa>& isas, const std::string& golden_pa
           });
         }
         rows.insert(rows.end(), {against_twin, against_oracle, against_golden});
+        if (runs_native) rows.push_back(native);
       }
     }
   }
@@ -150,23 +163,62 @@ void verify_conversions(Isa isa, std::vector<Row>& rows) {
     }
     rows.push_back(row);
   }
-  Row int8 = plain_row("store_row", isa, "int8", "reference");
-  for (const std::size_t d : {1u, 7u, 16u, 33u, 64u, 100u, 128u, 576u}) {
-    for (int i = 0; i < 50; ++i) {
-      const float unit = std::ldexp(1.0f, static_cast<int>(choose.between(-140, 120)));
-      std::vector<float> row(d);
-      for (float& x : row) x = unit * ((static_cast<float>(choose.below(2001)) - 1000.0f) / 997.0f);
-      if (choose.one_in(10))
-        row[static_cast<std::size_t>(choose.below(static_cast<std::int64_t>(d)))] = std::bit_cast<float>(0x7f800000u);
-      std::vector<std::int8_t> got(d), expected(d);
-      float scale = 0;
-      store_row(Storage::int8, row.data(), d, reinterpret_cast<std::byte*>(got.data()), &scale, isa);
-      const float expected_scale = reference::quantize_int8_row(row.data(), d, expected.data());
-      int8.add(got == expected && reference::float_bits(scale) == reference::float_bits(expected_scale),
-               [&] { return std::to_string(d) + " values around " + std::to_string(unit); });
-    }
+}
+
+// What a row of d values means after storing by the references alone.
+std::vector<float> stored_meaning(Storage storage, const std::vector<float>& row, std::vector<std::byte>& bytes,
+                                  float& scale) {
+  std::vector<float> meaning(row.size());
+  bytes.resize(row.size() * storage_bytes(storage));
+  if (storage == Storage::int8) {
+    std::vector<std::int8_t> codes(row.size());
+    scale = reference::quantize_int8_row(row.data(), row.size(), codes.data());
+    std::memcpy(bytes.data(), codes.data(), codes.size());
+    for (std::size_t i = 0; i < row.size(); ++i) meaning[i] = static_cast<float>(codes[i]) * scale;
+    return meaning;
   }
-  rows.push_back(int8);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const std::uint32_t code = encode_element(storage, reference::f32_to_storage(row[i]));
+    std::memcpy(bytes.data() + i * storage_bytes(storage), &code, storage_bytes(storage));
+    const auto half = static_cast<std::uint16_t>(code);
+    meaning[i] = storage == Storage::f16    ? reference::f16_to_f32(half)
+                 : storage == Storage::bf16 ? reference::bf16_to_f32(half)
+                                            : reference::bits_float(code);
+  }
+  return meaning;
+}
+
+void verify_rows(Isa isa, std::vector<Row>& rows) {
+  Choices choose(3);
+  for (const Storage storage : kStorages) {
+    Row stored = plain_row("store_row", isa, storage_name(storage), "reference");
+    Row loaded = plain_row("load_row", isa, storage_name(storage), "reference");
+    for (const std::size_t d : {1u, 7u, 16u, 33u, 64u, 100u, 128u, 576u}) {
+      for (int i = 0; i < 50; ++i) {
+        const float unit = std::ldexp(1.0f, static_cast<int>(choose.between(-140, 120)));
+        std::vector<float> row(d), back(d);
+        for (float& x : row) x = unit * ((static_cast<float>(choose.below(2001)) - 1000.0f) / 997.0f);
+        if (choose.one_in(10))
+          row[static_cast<std::size_t>(choose.below(static_cast<std::int64_t>(d)))] = std::bit_cast<float>(0x7f800000u);
+        std::vector<std::byte> expected;
+        float scale = 0, expected_scale = 0;
+        const std::vector<float> meaning = stored_meaning(storage, row, expected, expected_scale);
+        std::vector<std::byte> got(expected.size());
+        store_row(storage, row.data(), d, got.data(), &scale, isa);
+        load_row(storage, expected.data(), &expected_scale, d, back.data(), isa);
+        const auto what = [&] { return std::to_string(d) + " values around " + std::to_string(unit); };
+        stored.add(got == expected && reference::float_bits(scale) == reference::float_bits(expected_scale), what);
+        bool same_values = true;  // a NaN is a NaN: what it carries is said where it is written
+        for (std::size_t k = 0; k < d; ++k) {
+          same_values = same_values &&
+                        (std::isnan(meaning[k]) ? std::isnan(back[k])
+                                                : reference::float_bits(meaning[k]) == reference::float_bits(back[k]));
+        }
+        loaded.add(same_values, what);
+      }
+    }
+    rows.insert(rows.end(), {stored, loaded});
+  }
 }
 
 void verify_step_kernels(Isa isa, std::vector<Row>& rows) {
@@ -238,6 +290,12 @@ int run(const std::string& golden_path) {
     if (!isa_built(isa)) continue;
     if (isa_supported(isa)) {
       isas.push_back(isa);
+      if (*native_isa_name(isa) != '\0' && !has_native(isa)) {
+        Row skipped = plain_row("native mode", isa, "bf16", "oracle");
+        skipped.isa = native_isa_name(isa);
+        skipped.reason = native_missing(isa, Storage::bf16, Storage::bf16);
+        rows.push_back(skipped);
+      }
     } else {
       Row skipped = plain_row("all", isa, "all", "all");
       skipped.reason = isa_missing(isa);
@@ -248,6 +306,7 @@ int run(const std::string& golden_path) {
   verify_mla(isas, KVROOF_SOURCE_DIR "/tests/golden/mla.json", rows);
   for (const Isa isa : isas) {
     verify_conversions(isa, rows);
+    verify_rows(isa, rows);
     verify_step_kernels(isa, rows);
   }
   bool all = true;

@@ -1,6 +1,7 @@
 // Multi-head latent attention in kvroof_verify: both forms over every cache, and compression, against the lane twin,
 // each form's own bound of the oracle and the golden hashes.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <stdexcept>
 
@@ -44,7 +45,7 @@ class Hashes {
 struct Expected {
   MlaCase source;
   Attention twin_result;
-  reference::OracleAnswer oracle;
+  reference::OracleAnswer oracle, native_oracle;  // the latter where native mode may compute it
 };
 
 struct Named {
@@ -63,6 +64,9 @@ void verify_form(Form form, Isa isa, const std::string& storage, const Named& na
     return r;
   };
   Row against_twin = row("lane twin"), against_oracle = row("oracle"), against_golden = row("golden hash");
+  Row native = row("oracle");
+  native.isa = native_isa_name(isa);
+  const bool runs_native = !cases.front().native_oracle.out.empty() && has_native(isa);
   std::uint64_t seed = 0;
   for (const Expected& expected : cases) {
     ++seed;
@@ -80,12 +84,18 @@ void verify_form(Form form, Isa isa, const std::string& storage, const Named& na
     const std::string what = golden_name(form, c.spec) + " " + cache.name() + " " + describe(how);
     against_twin.add(damage.empty() && same(a.out, expected.twin_result.out) && same(a.lse, expected.twin_result.lse),
                      [&] { return damage.empty() ? what : damage; });
-    const double share = reference::worst_error_over_bound(expected.oracle, a.out, a.lse);
-    against_oracle.share = std::max(against_oracle.share, share);
-    against_oracle.add(share <= 1.0, [&] { return what + ": " + std::to_string(share) + " of the bound"; });
+    against_oracle.add_share(reference::worst_error_over_bound(expected.oracle, a.out, a.lse), what);
+    if (runs_native) {
+      how.mode = Mode::native;
+      const Attention b = run_mla(weights, make_options(c), one, form, how, damage).front();
+      native.add_share(damage.empty() ? reference::worst_error_over_bound(expected.native_oracle, b.out, b.lse)
+                                      : std::numeric_limits<double>::infinity(),
+                       what + damage);
+    }
     hashes.check(against_golden, golden_name(form, c.spec), a.out, a.lse);
   }
   rows.insert(rows.end(), {against_twin, against_oracle, against_golden});
+  if (runs_native) rows.push_back(native);
 }
 
 void verify_compress(Isa isa, const Hashes& hashes, std::vector<Row>& rows) {
@@ -115,7 +125,10 @@ void verify_mla(const std::vector<Isa>& isas, const std::string& golden_path, st
     std::map<Storage, std::vector<Expected>> by_storage;
     for (const MlaCaseSpec& spec : golden_mla_cases()) {
       const MlaCase c = make_mla_case(spec);
-      by_storage[spec.storage].push_back({c, mla_twin(form, c), reference::mla_oracle(form, c.problem)});
+      by_storage[spec.storage].push_back({c, mla_twin(form, c), reference::mla_oracle(form, c.problem), {}});
+      if (spec.storage == Storage::bf16 && form == Form::absorbed)
+        by_storage[spec.storage].back().native_oracle =
+            reference::mla_oracle(form, c.problem, reference::kNativeBf16Arithmetic);
     }
     for (const Isa isa : isas) {
       for (const auto& [storage, cases] : by_storage) {
