@@ -48,11 +48,12 @@ std::vector<Json> run_layouts(Sweep& sweep, const LayoutTuple& tuple, double sec
   for (const Variant& variant : tuple.variants) roof.n = std::max(roof.n, variant.c.n);
   TupleRun run(sweep, set, roof);
   std::vector<std::unique_ptr<KernelRun>> kernels;
-  std::vector<std::size_t> at;
+  std::vector<std::size_t> at, page_order_at;
   Json unused = decode_row(partner, "kvroof", name);
   for (std::size_t i = 0; i < tuple.variants.size(); ++i) {
     const Variant& variant = tuple.variants[i];
     Json& row = tuple.partner_has_row ? rows[i] : i == 0 ? unused : rows[i - 1];
+    page_order_at.push_back(TupleRun::kNone);
     try {
       std::vector<CallViews> calls;
       for (std::int64_t cache = 0; cache < set.count; ++cache) calls.push_back(variant.views(cache, set));
@@ -64,6 +65,11 @@ std::vector<Json> run_layouts(Sweep& sweep, const LayoutTuple& tuple, double sec
       continue;
     }
     at.push_back(run.add_kernel(*kernels.back(), kernels.back()->oracle_samples(), row, variant.budget_share));
+    if (at.back() == TupleRun::kNone || variant.c.kernel != std::string("paged")) continue;
+    std::vector<PieceWalk> walks;
+    for (std::int64_t cache = 0; cache < set.count; ++cache)
+      walks.push_back(piece_walk(kernels.back()->args(cache), variant.c.threads));
+    page_order_at.back() = run.add_page_order(std::move(walks));
   }
   run.measure(seconds, tuple.least_pairs);
   for (std::size_t i = 0; i < tuple.variants.size(); ++i) {
@@ -75,6 +81,7 @@ std::vector<Json> run_layouts(Sweep& sweep, const LayoutTuple& tuple, double sec
       row["unique_bytes"] = static_cast<std::int64_t>(shared_prefix_bytes(tuple.variants[i].c));
     }
     run.set_measured(row, at[i], TupleRun::kNone);
+    if (page_order_at[i] != TupleRun::kNone) run.set_page_order(row, at[i], page_order_at[i]);
     if (i > 0)
       add_time_ratio(row, row_name(partner, "kvroof"), tuple.label(tuple.variants[i].c), run.ratio(at[i], at[0]));
   }

@@ -55,7 +55,7 @@ Json mla_row(MlaKind kind, const DecodeCase& c, const std::string& impl, const s
 }
 Json mla_row(const MlaCase& m, const std::string& impl) { return mla_row(m.kind, m.c, impl, row_name(m.c, "kvroof")); }
 
-// Native mode: of the attention over latent rows alone; and what tile instructions would do, by name.
+// Native mode: of the attention over latent rows, alone or between its folds; and what tile instructions would do, by name.
 std::vector<Json> native_rows(const MlaCase& m) {
   std::vector<Json> rows;
   const auto add = [&](const DecodeCase& native, const std::string& missing) {
@@ -65,7 +65,7 @@ std::vector<Json> native_rows(const MlaCase& m) {
   };
   DecodeCase native = native_case(m.c);
   std::string missing = native_missing(native.isa, native.storage, native.storage);
-  if (missing.empty() && m.kind != MlaKind::absorbed)
+  if (missing.empty() && m.kind == MlaKind::reconstruct)
     missing = std::string("no native kernel for ") + mla_kernel_name(m.kind);
   add(native, missing);
 #if defined(__x86_64__)

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "kernels/attention_split.hpp"
 #include "kernels/cache/contiguous.hpp"
 #include "reference/inputs.hpp"
 
@@ -120,6 +121,45 @@ CallViews shared_prefix_views(const DecodeCase& c, const std::byte* base) {
     call.runs.push_back(std::move(one.runs[0]));
   }
   return call;
+}
+
+PieceWalk piece_walk(const AttentionArgs& args, int threads) {
+  const KvView& view = args.sequences[0].kv;
+  struct Side {
+    std::int64_t row_bytes, row_stride, head_stride;
+  };
+  const Side sides[2] = {{args.shape.key_dim * static_cast<std::int64_t>(storage_bytes(view.k_storage)),
+                          view.k_row_stride, view.k_head_stride},
+                         {args.shape.value_dim * static_cast<std::int64_t>(storage_bytes(view.v_storage)),
+                          view.v_row_stride, view.v_head_stride}};
+  std::int64_t heads = 1;  // of a piece
+  if (sides[0].head_stride == sides[0].row_bytes && sides[1].head_stride == sides[1].row_bytes)
+    heads = make_attention_split(args, threads).head_run;
+  while (args.shape.kv_heads % heads != 0) --heads;  // the kernel's last run is shorter; here all are equal
+  PieceWalk walk;
+  walk.heads = args.shape.kv_heads / heads;
+  walk.k_head_stride = heads * view.k_head_stride;
+  walk.v_head_stride = heads * view.v_head_stride;
+  const RowRun* const end_run = view.runs + view.run_count;
+  const RowRun* first = view.runs;  // that of the segment's first row
+  for (std::int64_t begin = 0; begin < view.end_position; begin += kSegmentRows) {
+    walk.segments.push_back(walk.pieces.size());
+    while (first != end_run && first->first_position + first->rows <= begin) ++first;
+    for (const std::uint32_t value : {0u, 1u}) {
+      const Side& side = sides[value];
+      const std::int64_t bytes = heads * side.row_bytes;
+      for (const RowRun* run = first; run != end_run && run->first_position < begin + kSegmentRows; ++run) {
+        const std::int64_t from = std::max<std::int64_t>(0, begin - run->first_position);
+        const std::int64_t to = std::min(run->rows, begin + kSegmentRows - run->first_position);
+        const std::int64_t rows = side.row_stride == bytes ? to - from : 1;  // of a piece
+        for (std::int64_t row = from; row < to; row += rows)
+          walk.pieces.push_back({(value == 0 ? run->k : run->v) + row * side.row_stride,
+                                 static_cast<std::uint32_t>(rows * bytes), value});
+      }
+    }
+  }
+  walk.segments.push_back(walk.pieces.size());
+  return walk;
 }
 
 }  // namespace kvroof::bench

@@ -7,6 +7,7 @@
 
 #include "bench/cases.hpp"
 #include "bench/kernel_run.hpp"
+#include "bench/roofs.hpp"
 
 namespace kvroof::bench {
 
@@ -38,5 +39,10 @@ std::size_t shared_prefix_bytes(const DecodeCase& c);
 
 // c.batch lengths that add up to c.batch * c.T: all equal, or falling like 1/(i+1).
 std::vector<std::int64_t> batch_lengths(const DecodeCase& c);
+
+// The pieces of memory behind the rows of a call's first sequence, in the order in which that many threads of the
+// kernel read them: KV head by KV head, of every segment its K rows and then its V rows. Where heads lie side by side
+// (pages of one row), the kernel takes a run of them together, and so does the walk.
+PieceWalk piece_walk(const AttentionArgs& args, int threads);
 
 }  // namespace kvroof::bench

@@ -25,6 +25,11 @@ struct DecodeSetup {
   const std::vector<Sample>* samples = nullptr;
 };
 
+// Whose bound a mode's results are held to.
+inline const reference::Arithmetic& arithmetic_of(Mode mode) {
+  return mode == Mode::native ? reference::kNativeBf16Arithmetic : reference::kReproducibleArithmetic;
+}
+
 // Strides of one contiguous cache of the case, in its order of rows; no runs.
 KvView contiguous_strides(const DecodeCase& c);
 

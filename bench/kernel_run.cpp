@@ -6,7 +6,6 @@
 #include <cstring>
 #include <set>
 
-#include "bench/native_bound.hpp"
 #include "reference/half.hpp"
 #include "reference/inputs.hpp"
 
@@ -157,7 +156,7 @@ std::vector<DecodeSetup::Sample> KernelRun::oracle_samples() const {
               p.v_scale.push_back(run.v_scale[t * s.kv.v_scale_row_stride + kv_head * s.kv.v_scale_head_stride]);
           }
         }
-        samples.push_back({b, r, head, c_.mode == Mode::native ? native_answer(p) : reference::oracle_attention(p)});
+        samples.push_back({b, r, head, reference::oracle_attention(p, arithmetic_of(c_.mode))});
       }
     }
   }
@@ -169,7 +168,7 @@ Check KernelRun::check(const std::vector<DecodeSetup::Sample>& samples) const {
   check.done = true;
   check.bound = 1;
   check.rule = std::string("largest error over the ") +
-               (c_.mode == Mode::native ? "bound of native mode for that element (bench/native_bound.hpp)"
+               (c_.mode == Mode::native ? "bound of native mode for that element (reference/oracle.hpp)"
                                         : "oracle's bound for that element (reference/oracle.hpp)") +
                "; first and last sequence, query and head";
   for (const DecodeSetup::Sample& sample : samples) {

@@ -46,6 +46,7 @@ class KernelRun : public Kernel {
   void call(std::int64_t visit) override;
   const float* out() const { return out_.data(); }
   const float* lse() const { return lse_.data(); }
+  const AttentionArgs& args(std::int64_t i) const { return args_[static_cast<std::size_t>(i)]; }  // of call number i
   std::int64_t bytes() const override { return attention_bytes(args_[0]); }
   std::int64_t flops() const override { return attention_flops(args_[0]); }
   std::string hash() const override { return hash_of(out_); }

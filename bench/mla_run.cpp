@@ -6,7 +6,6 @@
 #include <cstring>
 #include <set>
 
-#include "bench/native_bound.hpp"
 #include "bench/threads.hpp"
 #include "reference/inputs.hpp"
 #include "reference/mla.hpp"
@@ -68,6 +67,27 @@ reference::OracleAnswer folded_answer(const reference::MlaProblem& p) {
   answer.out_bound.assign(answer.out.size(), relative * peak);
   answer.lse = {largest + std::log(total)};
   answer.lse_bound = {1e-5 * (1 + std::abs(answer.lse[0]))};
+  return answer;
+}
+
+// The same in native mode, where the folds are the twin's bit for bit: its bound of the latent result, through W_UV.
+reference::OracleAnswer native_step_answer(const reference::MlaProblem& p) {
+  const reference::OracleAnswer latent =
+      reference::oracle_attention(reference::mla_absorbed_problem(p), reference::kNativeBf16Arithmetic);
+  const double chain = reference::roundings(static_cast<double>(p.shape.latent_dim));
+  reference::OracleAnswer answer;
+  answer.lse = latent.lse;
+  answer.lse_bound = latent.lse_bound;
+  for (std::int64_t d = 0; d < p.shape.value_dim; ++d) {
+    double out = 0, bound = 0;
+    for (std::int64_t c = 0; c < p.shape.latent_dim; ++c) {
+      const double w = static_cast<double>(p.w_uv[size(d * p.shape.latent_dim + c)]);
+      out += w * latent.out[size(c)];
+      bound += std::abs(w) * (latent.out_bound[size(c)] * (1 + chain) + chain * std::abs(latent.out[size(c)]));
+    }
+    answer.out.push_back(out);
+    answer.out_bound.push_back(bound);
+  }
   return answer;
 }
 
@@ -221,6 +241,7 @@ MlaArgs MlaRun::args(std::int64_t visit) const {
   args.weights = &inputs_.weights(visit);
   args.options = options_;
   args.sequences = {&sequences_[size(visit) % sequences_.size()], 1};
+  args.mode = c_.mode;
   return args;
 }
 
@@ -268,7 +289,7 @@ reference::OracleAnswer MlaRun::answer(const float* q, const std::vector<float>&
     p.k.assign(rows.begin(), rows.begin() + visible * width);
     for (std::int64_t t = 0; t < visible; ++t)
       p.v.insert(p.v.end(), rows.begin() + t * width, rows.begin() + t * width + s.latent_dim);
-    return c_.mode == Mode::native ? native_answer(p) : reference::oracle_attention(p);
+    return reference::oracle_attention(p, arithmetic_of(c_.mode));
   }
   reference::MlaProblem p;
   p.shape.heads = 1;
@@ -292,6 +313,7 @@ reference::OracleAnswer MlaRun::answer(const float* q, const std::vector<float>&
   p.w_uk = of_head(inputs_.w_uk(), s.nope_dim);
   p.w_uv = of_head(inputs_.w_uv(), s.value_dim);
   const auto form = kind_ == MlaKind::reconstruct ? reference::MlaForm::reconstruct : reference::MlaForm::absorbed;
+  if (c_.mode == Mode::native) return native_step_answer(p);
   return c_.T <= kOracleRows ? reference::mla_oracle(form, p) : folded_answer(p);
 }
 
@@ -318,7 +340,7 @@ Check MlaRun::check(const std::vector<DecodeSetup::Sample>& samples) const {
   check.bound = 1;
   check.rule =
       c_.mode == Mode::native ? "largest error over the bound of native mode for that element "
-                                "(bench/native_bound.hpp); first and last query "
+                                "(reference/oracle.hpp); first and last query "
                                 "and head"
       : kind_ == MlaKind::absorbed || c_.T <= kOracleRows
           ? "largest error over the oracle's bound for that element (reference/oracle.hpp, reference/mla.hpp); "

@@ -30,6 +30,28 @@ struct ReadShare {
   std::size_t v_bytes;
 };
 
+// Rows in one piece of memory, of KV head 0. Those of another head lie at an offset, one for K and one for V.
+struct Piece {
+  const std::byte* data;
+  std::uint32_t bytes;
+  std::uint32_t value;  // 1: of V
+};
+
+// How the page-order probe helps the hardware, whose prefetchers see a new beginning in every piece: distances down the
+// list of pieces, 0: none.
+struct PieceVariant {
+  int prefetch_bytes;  // lines so far ahead into L1
+  int wake_bytes;      // first three lines of a piece or a 4 KiB page of memory into L2: that sets the hardware going
+  const char* name;
+};
+
+inline constexpr PieceVariant kPieceVariants[] = {
+    {0, 0, "pieces"},
+    {5120, 0, "pieces_pf5120"},
+    {8192, 0, "pieces_pf8192"},
+    {8192, 16384, "pieces_pf8192_wake16384"},
+};
+
 // Query heads per key that the conversion probe knows; a group between two uses the lower one.
 inline constexpr int kConvertGroups[] = {1, 2, 4, 8, 16, 32};
 
@@ -38,6 +60,9 @@ struct ProbeTable {
   // Every byte of the share once. Returns the sum of its 64-bit words (so that nothing can be left out, and a test can
   // tell), a tail below 8 bytes left aside.
   std::uint64_t (*read)(const ReadShare& share, const ReadVariant& variant);
+  // The same for pieces one after the other, each at data + offsets[value].
+  std::uint64_t (*read_pieces)(const Piece* pieces, std::size_t count, const std::ptrdiff_t (&offsets)[2],
+                               const PieceVariant& variant);
   // At least `flops` operations of independent f32 FMA chains in registers; returns the number done.
   double (*fma_f32)(double flops);
   // The same with what narrow storage forces before the first FMA: load elements of f16, bf16 or int8 from `block` (in

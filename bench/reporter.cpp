@@ -92,6 +92,9 @@ void LineReporter::ReportRuns(const std::vector<Run>& runs) {
       for (const Json& ratio : own.value("time_ratios", Json::array()))
         line += "  " + ratio["what"].get<std::string>() + printed(" %.3f", ratio["median"].get<double>()) +
                 printed(" [%.3f", ratio["low"].get<double>()) + printed(" %.3f]", ratio["high"].get<double>());
+      if (own.contains("page_order_fraction") && own["page_order_fraction"].is_object())
+        line += printed("  %.2f of page order", own["page_order_fraction"]["median"].get<double>()) +
+                printed(" (which costs x%.2f)", own["page_order_cost"]["median"].get<double>());
       for (const Json& row : *rows)  // their ratio is to the entry's own row
         if (row["impl"] != "kvroof" && row["impl"] != "probe" && own["name"] == rows->back()["name"])
           line += rival(row);

@@ -72,6 +72,28 @@ std::vector<std::byte> block_of(Storage storage) {
   return block;
 }
 
+// The fastest of `variants` ways to read by the median of a few passes, taking turns. `pass_bytes`: what one call of
+// `read` reads.
+template <class Read>
+std::size_t fastest(std::size_t variants, std::size_t pass_bytes, Read read) {
+  constexpr int kPasses = 5;
+  std::vector<std::vector<double>> times(variants);
+  std::uint64_t sum = 0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (std::size_t i = 0; i < variants; ++i) {
+      const std::int64_t start = now_ns();
+      sum += read(i);
+      times[i].push_back(static_cast<double>(now_ns() - start));
+    }
+    // Passes over more than the last-level cache agree well; three are enough there.
+    if (pass >= 2 && pass_bytes > kChoiceBytes / 4) break;
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < variants; ++i)
+    if (median(times[i]) < median(times[best])) best = i;
+  return sum == 0 ? 0 : best;  // also keeps the sums alive
+}
+
 }  // namespace
 
 Roofs::Roofs(Isa isa) : table_(probe_table(isa)) {
@@ -101,25 +123,43 @@ const ReadVariant& Roofs::read_variant(const CacheSet& set, int threads, bool co
   // Enough calls per sample that starting the team is not what is compared.
   const std::int64_t calls =
       std::max<std::int64_t>(1, static_cast<std::int64_t>((std::size_t{4} << 20) / part.slot_bytes()));
-  constexpr int kPasses = 5;
   std::int64_t visit = 0;
-  std::vector<std::vector<double>> times(std::size(kReadVariants));
-  std::uint64_t sum = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    for (std::size_t i = 0; i < std::size(kReadVariants); ++i) {
-      const std::int64_t start = now_ns();
-      for (std::int64_t c = 0; c < calls; ++c) sum += read(part, visit++, threads, kReadVariants[i]);
-      times[i].push_back(static_cast<double>(now_ns() - start));
-    }
-    // Passes over more than the last-level cache agree well; three are enough there.
-    if (pass >= 2 && part.slot_bytes() * static_cast<std::size_t>(calls) > kChoiceBytes / 4) break;
-  }
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < times.size(); ++i)
-    if (median(times[i]) < median(times[best])) best = i;
-  if (sum == 0) best = 0;  // also keeps the sums alive
+  const std::size_t best =
+      fastest(std::size(kReadVariants), part.slot_bytes() * static_cast<std::size_t>(calls), [&](std::size_t i) {
+        std::uint64_t sum = 0;
+        for (std::int64_t c = 0; c < calls; ++c) sum += read(part, visit++, threads, kReadVariants[i]);
+        return sum;
+      });
   chosen = &kReadVariants[best];
   return *chosen;
+}
+
+std::uint64_t Roofs::read(const PieceWalk& walk, int threads, const PieceVariant& variant) const {
+  std::atomic<std::uint64_t> sum{0};
+  const std::int64_t segments = static_cast<std::int64_t>(walk.segments.size()) - 1;
+  run_team(threads, [&](int p) {
+    const std::int64_t end = walk.heads * segments * (p + 1) / threads;
+    std::uint64_t own = 0;
+    for (std::int64_t unit = walk.heads * segments * p / threads; unit < end;) {
+      const std::int64_t head = unit / segments, segment = unit % segments;
+      const std::int64_t count = std::min(segments - segment, end - unit);  // of this head
+      const std::size_t first = walk.segments[static_cast<std::size_t>(segment)];
+      const std::size_t last = walk.segments[static_cast<std::size_t>(segment + count)];
+      own += table_.read_pieces(walk.pieces.data() + first, last - first,
+                                {head * walk.k_head_stride, head * walk.v_head_stride}, variant);
+      unit += count;
+    }
+    sum.fetch_add(own, std::memory_order_relaxed);
+  });
+  return sum.load(std::memory_order_relaxed);
+}
+
+const PieceVariant& Roofs::piece_variant(const std::vector<PieceWalk>& walks, int threads) const {
+  std::size_t bytes = 0, visit = 0;
+  for (const Piece& piece : walks[0].pieces) bytes += piece.bytes * static_cast<std::size_t>(walks[0].heads);
+  return kPieceVariants[fastest(std::size(kPieceVariants), bytes, [&](std::size_t i) {
+    return read(walks[visit++ % walks.size()], threads, kPieceVariants[i]);
+  })];
 }
 
 Roofs::Compute Roofs::compute(const ComputeOp& op, int threads, double ns) {

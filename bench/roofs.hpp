@@ -13,6 +13,15 @@
 
 namespace kvroof::bench {
 
+// What a kernel reads of one cache, in its order: segment s of head (or run of heads) h is pieces [segments[s],
+// segments[s + 1]), moved by h times the head strides. Listed once for all heads, so that the list is a small part of
+// what is read.
+struct PieceWalk {
+  std::vector<Piece> pieces;
+  std::vector<std::size_t> segments;  // one more than there are
+  std::int64_t heads = 0, k_head_stride = 0, v_head_stride = 0;
+};
+
 class Roofs {
  public:
   explicit Roofs(Isa isa);
@@ -24,6 +33,10 @@ class Roofs {
 
   // Reads cache `slot` of the set once, thread p its share of K and of V. Returns the sum of all words.
   std::uint64_t read(const CacheSet& set, std::int64_t slot, int threads, const ReadVariant& variant) const;
+
+  // The same for the pieces of a walk; thread p reads its share of the line of all heads' segments.
+  const PieceVariant& piece_variant(const std::vector<PieceWalk>& walks, int threads) const;
+  std::uint64_t read(const PieceWalk& walk, int threads, const PieceVariant& variant) const;
 
   // About `ns` of the operation on every thread at once, in slices that each thread times itself. The rate is the sum
   // over threads of the median slice's: waking the team, waiting for its last thread, and slices in which a thread had

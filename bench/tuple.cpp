@@ -5,6 +5,7 @@
 
 #include "bench/cgroup.hpp"
 #include "bench/clock.hpp"
+#include "bench/statistics.hpp"
 #include "bench/threads.hpp"
 
 namespace kvroof::bench {
@@ -27,6 +28,18 @@ std::size_t TupleRun::add_compute(const ComputeOp& op) {
   call(0);
   probe.at = add({"compute", call});
   return compute_.size() - 1;
+}
+
+std::size_t TupleRun::add_page_order(std::vector<PieceWalk> walks) {
+  page_orders_.push_back(std::make_unique<PageOrder>());
+  PageOrder& order = *page_orders_.back();
+  order.variant = &sweep_.roofs.piece_variant(walks, c_.threads);
+  order.walks = std::move(walks);
+  order.at = add({"page order", [this, &order](std::int64_t visit) {
+                    const PieceWalk& walk = order.walks[static_cast<std::size_t>(visit) % order.walks.size()];
+                    sweep_.roofs.read(walk, c_.threads, *order.variant);
+                  }});
+  return order.at;
 }
 
 std::size_t TupleRun::add(Contender contender) {
@@ -81,6 +94,17 @@ void TupleRun::set_measured(Json& row, std::size_t at, std::size_t kvroof_at, st
   timed.calls = paired_.calls[at];
   set_times(row, timed);
   set_conditions(row, conditions_);
+}
+
+void TupleRun::set_page_order(Json& row, std::size_t at, std::size_t roof_at) const {
+  if (at == kNone || !row.contains("real_time")) return;
+  for (const auto& order : page_orders_) {
+    if (order->at != roof_at) continue;
+    row["page_order_form"] = order->variant->name;
+    row["page_order_roof_gb_per_s"] = row["bytes"].get<double>() / median(paired_.time_ns[roof_at]);
+    row["page_order_fraction"] = ratio_or_null(ratio(roof_at, at));
+    row["page_order_cost"] = ratio_or_null(ratio(roof_at, probe_at_));
+  }
 }
 
 Json TupleRun::probe_row(const DecodeCase& c, const std::string& tuple, std::size_t kvroof_at) const {

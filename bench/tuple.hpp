@@ -29,6 +29,10 @@ class TupleRun {
   // One more compute roof in the same turns; its number for add_kernel and set_measured. That of the tuple is 0.
   std::size_t add_compute(const ComputeOp& op);
 
+  // The page-order roof of a paged row: a read of the same pieces in the kernel's order, one walk per cache. In the
+  // same turns as all else; where it stands.
+  std::size_t add_page_order(std::vector<PieceWalk> walks);
+
   // Calls the kernel once on call 0, fills in hash, bytes, flops and check, and enters it as a contender; kNone (and a
   // row that says why) if it throws or its result is wrong.
   std::size_t add_kernel(Kernel& kernel, const std::vector<DecodeSetup::Sample>& samples, Json& row,
@@ -39,6 +43,9 @@ class TupleRun {
 
   // To be called after measure. `kvroof_at`: the contender that time_ratio_to_kvroof refers to; kNone for our own rows.
   void set_measured(Json& row, std::size_t at, std::size_t kvroof_at, std::size_t compute = 0) const;
+  // After set_measured: the row, measured at `at`, against the page-order roof at `roof_at`, and that against the read
+  // roof of the tuple.
+  void set_page_order(Json& row, std::size_t at, std::size_t roof_at) const;
   // Enters the rivals that can run; where each stands, kNone for the others.
   std::vector<std::size_t> add_rivals(const std::vector<Rival>& rivals);
   // set_measured for a rival's row; nothing for one that could not run.
@@ -54,6 +61,12 @@ class TupleRun {
     std::vector<double> gflops;       // per repetition
   };
 
+  struct PageOrder {
+    std::vector<PieceWalk> walks;
+    const PieceVariant* variant = nullptr;
+    std::size_t at = 0;  // the contender
+  };
+
   Sweep& sweep_;
   CacheSet caches_;
   DecodeCase c_;
@@ -61,6 +74,7 @@ class TupleRun {
   std::vector<Contender> contenders_;
   std::size_t probe_at_ = 0;
   std::vector<std::unique_ptr<ComputeProbe>> compute_;
+  std::vector<std::unique_ptr<PageOrder>> page_orders_;
   PairingResult paired_;
   Conditions conditions_;
   std::optional<std::int64_t> throttled_before_;

@@ -123,6 +123,82 @@ std::uint64_t read(const ReadShare& share, const ReadVariant& variant) {
   }
 }
 
+// A place further down a list of pieces, which moves on line by line and stays in the last piece.
+struct LineAhead {
+  const Piece* piece;
+  const Piece* end;
+  const std::ptrdiff_t* offsets;
+  std::size_t at = 0;
+
+  // Past the lines that lie before `bytes`.
+  void skip(std::size_t bytes) {
+    for (; bytes >= 64; bytes -= 64) next();
+  }
+  // The next line, and whether the hardware has a new beginning there.
+  const std::byte* next(bool* fresh = nullptr) {
+    if (at >= piece->bytes) {
+      if (piece + 1 < end) ++piece;
+      at = 0;
+    }
+    const std::byte* line = piece->data + offsets[piece->value] + at;
+    if (fresh != nullptr) *fresh = at == 0 || reinterpret_cast<std::uintptr_t>(line) % 4096 < 64;
+    at += 64;
+    return line;
+  }
+};
+
+template <bool kPrefetch, bool kWake>
+std::uint64_t read_each_piece(const Piece* pieces, std::size_t count, const std::ptrdiff_t (&offsets)[2],
+                              const PieceVariant& variant) {
+  constexpr int kLoads = static_cast<int>(64 / kWordBytes);
+  constexpr std::size_t kLines = 4;
+  LineAhead near{pieces, pieces + count, offsets}, far = near;
+  if constexpr (kPrefetch) near.skip(static_cast<std::size_t>(variant.prefetch_bytes));
+  if constexpr (kWake) far.skip(static_cast<std::size_t>(variant.wake_bytes));
+  Words sums[kLines * kLoads];
+  for (Words& s : sums) s = zero_words();
+  std::uint64_t total = 0;
+  const auto look_ahead = [&] {
+    if constexpr (kPrefetch) __builtin_prefetch(near.next());
+    if constexpr (kWake) {
+      bool fresh;
+      const std::byte* line = far.next(&fresh);
+      if (fresh)
+        for (int i = 0; i < 3; ++i) __builtin_prefetch(line + 64 * i, 0, 2);
+    }
+  };
+  const auto read_line = [&](const std::byte* line, std::size_t number) {
+    look_ahead();
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < kLoads; ++i) {
+      Words& sum = sums[number * kLoads + i];
+      sum = add_words(sum, load_words(line + i * kWordBytes));
+    }
+  };
+  for (const Piece* piece = pieces; piece != pieces + count; ++piece) {
+    const std::byte* data = piece->data + offsets[piece->value];
+    std::size_t at = 0;
+    for (; at + 64 * kLines <= piece->bytes; at += 64 * kLines) {
+#pragma GCC unroll 4
+      for (std::size_t number = 0; number < kLines; ++number) read_line(data + at + 64 * number, number);
+    }
+    for (; at + 64 <= piece->bytes; at += 64) read_line(data + at, 0);
+    if (at == piece->bytes) continue;
+    look_ahead();
+    total += tail_sum(data + at, piece->bytes - at);
+  }
+  for (const Words& s : sums) total += sum_of(s);
+  return total;
+}
+
+std::uint64_t read_pieces_in_order(const Piece* pieces, std::size_t count, const std::ptrdiff_t (&offsets)[2],
+                                   const PieceVariant& variant) {
+  if (count == 0) return 0;
+  if (variant.wake_bytes > 0) return read_each_piece<true, true>(pieces, count, offsets, variant);
+  if (variant.prefetch_bytes > 0) return read_each_piece<true, false>(pieces, count, offsets, variant);
+  return read_each_piece<false, false>(pieces, count, offsets, variant);
+}
+
 // Keeps the accumulators alive without storing them in the timed loop.
 volatile float sink;
 
@@ -203,6 +279,6 @@ constexpr Isa kIsa = Isa::KVROOF_ISA;
 }  // namespace
 
 extern const ProbeTable probes;
-const ProbeTable probes = {kIsa, read, fma_f32, convert_fma};
+const ProbeTable probes = {kIsa, read, read_pieces_in_order, fma_f32, convert_fma};
 
 }  // namespace kvroof::bench::KVROOF_NS
