@@ -9,6 +9,7 @@ namespace {
 constexpr std::int64_t kQueryTile = 64;            // chunked queries that share one pass over the rows
 constexpr std::int64_t kExpansionQueryTile = 256;  // ... where every tile expands its rows from the latent again
 constexpr std::int64_t kRunBytes = 4096;           // contiguous bytes a token-major group reads of each row
+constexpr std::int64_t kBlockBytes = 256 * 1024;   // contiguous bytes a group reads of each page
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -53,23 +54,36 @@ std::int64_t group_rows(const AttentionGroup& group, const AttentionArgs& args) 
   return overlap(begin, end, 0, group.kept_end) + overlap(begin, end, group.window_begin, group.last_position + 1);
 }
 
-// Rows of K heads lie side by side in a token-major cache; then several heads are read together.
+// Rows of K heads lie side by side in a token-major cache, or all heads of a page one after another; then several heads
+// are read together, as they lie.
 std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
   if (args.expansion != nullptr) return 1;  // every head expands the same rows for itself
   const std::int64_t dense =
       args.shape.key_dim * static_cast<std::int64_t>(storage_bytes(args.sequences[0].kv.k_storage));
-  std::int64_t segments = 0;
+  std::int64_t segments = 0, piece = dense, bytes = kRunBytes;
   for (const AttentionSequence& seq : args.sequences) {
     if (seq.n == 0) continue;
-    if (seq.kv.k_head_stride > dense + 64) return 1;
+    if (const std::int64_t rows = page_block_rows(seq.kv); rows > 0) {
+      piece = std::max(piece, rows * dense);
+      bytes = kBlockBytes;
+    } else if (seq.kv.k_head_stride > dense + 64) {
+      return 1;
+    }
     segments += (seq.kv.end_position + kSegmentRows - 1) / kSegmentRows;
   }
-  std::int64_t run = std::clamp<std::int64_t>(kRunBytes / dense, 1, args.shape.kv_heads);
+  std::int64_t run = std::clamp<std::int64_t>(bytes / piece, 1, args.shape.kv_heads);
   while (run > 1 && segments * ((args.shape.kv_heads + run - 1) / run) < std::int64_t{2} * parts) run = (run + 1) / 2;
   return run;
 }
 
 }  // namespace
+
+std::int64_t page_block_rows(const KvView& kv) {
+  if (kv.latent_dim > 0 || kv.k_row_stride <= 0 || kv.v_row_stride <= 0) return 0;
+  const std::int64_t rows = kv.k_head_stride / kv.k_row_stride;
+  const bool power = rows >= kLanes && rows <= kSegmentRows / 2 && (rows & (rows - 1)) == 0;
+  return power && kv.k_head_stride == rows * kv.k_row_stride && kv.v_head_stride == rows * kv.v_row_stride ? rows : 0;
+}
 
 std::int64_t group_segment(const AttentionGroup& group, std::int64_t ordinal) {
   return ordinal < group.kept_segments ? group.kept_segment + ordinal

@@ -50,7 +50,7 @@ struct OpenGroup {        // one of the two groups a part may leave unfinished
 };
 
 inline constexpr std::int64_t kScoreStride =
-    kSegmentRows + kLanes;                               // no power of two: queries spread over the cache sets
+    kSegmentRows + kLanes;                                // no power of two: queries spread over the cache sets
 inline constexpr std::int64_t kMinTileFloats = 128 * 64;  // a panel of V
 inline constexpr std::size_t kSegmentRowsBytes = (2 * kSegmentRows + 128) * sizeof(void*) + 64;
 
@@ -112,6 +112,9 @@ inline constexpr std::size_t kPartialsHeaderBytes = (sizeof(PartialsEntry) + 63)
 std::size_t partials_entry_bytes(const AttentionSplit& split);
 
 std::int64_t group_segment(const AttentionGroup& group, std::int64_t ordinal);
+
+// Rows of a page whose heads lie one after another, K and V alike: 16, 32, 64, 128 or 256; 0: other layouts.
+std::int64_t page_block_rows(const KvView& kv);
 
 // Index of the first run whose last row is at or after `position`.
 std::int64_t first_run_at(const KvView& kv, std::int64_t position);

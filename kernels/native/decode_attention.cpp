@@ -68,14 +68,24 @@ void score_segment_bf16(const Part& part, const AttentionGroup& group, const Seg
   const std::int64_t stride = group.sequence->kv.k_head_stride, per_head = native_score_rows(part, group);
   const std::int64_t dim = part.k_shape.dim, pad = row_pad(part), block = block_size(part);
   if (!uses_lanes(part)) {
-    for (int row = rows.begin; row < rows.end; row += kTileRows) {
-      for (std::int64_t head = 0; head < group.heads; ++head) {
-        const Ahead ahead = ahead_of(rows.k(row), distance);
-        wake_pages(ahead, kTileRows, head * stride, dim * 2);
-        score_all_rows_bf16(rows.k(row), head * stride, bf16(part, part.split.q_rows) + head * group.queries * pad,
-                            group.queries, dim, pad, part.scores() + head * per_head * kScoreStride + row, kScoreStride,
-                            ahead);
+    const auto tile = [&](int row, std::int64_t head, Ahead ahead) {
+      wake_pages(ahead, kTileRows, head * stride, dim * 2);
+      score_all_rows_bf16(rows.k(row), head * stride, bf16(part, part.split.q_rows) + head * group.queries * pad,
+                          group.queries, dim, pad, part.scores() + head * per_head * kScoreStride + row, kScoreStride,
+                          ahead);
+    };
+    if (const int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0; block > 0) {
+      PageAhead page_ahead(block, group.heads, stride);
+      for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
+        for (std::int64_t head = 0; head < group.heads; ++head) {
+          for (int row = page > rows.begin ? page : rows.begin; row < page + block && row < rows.end; row += kTileRows)
+            tile(row, head, page_ahead.at(rows.k(row), row, head, kTileRows));
+        }
       }
+      return;
+    }
+    for (int row = rows.begin; row < rows.end; row += kTileRows) {
+      for (std::int64_t head = 0; head < group.heads; ++head) tile(row, head, ahead_of(rows.k(row), distance));
     }
     return;
   }
@@ -113,44 +123,63 @@ std::int64_t same_token(const Part& part, const AttentionGroup& group, std::int6
   return left < group.queries - query ? left : group.queries - query;
 }
 
+// Rows [row, row + count) of one head against its queries, few of them.
+void weigh_tile_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
+                     std::int64_t head, Ahead ahead, float* acc) {
+  const std::int64_t pad = part.v_shape.pad, dim = part.v_shape.dim, per_head = native_score_rows(part, group);
+  const std::int64_t offset = head * group.sequence->kv.v_head_stride;
+  std::int64_t query = 0;
+  const auto run = [&]<int H>() {
+    const Spans spans = visible_spans(part, group, query, rows.base() + row, 0, count);
+    const float* scores = part.scores() + (head * per_head + query) * kScoreStride;
+    const std::uint16_t* w = reinterpret_cast<const std::uint16_t*>(scores) + row;
+    float* to = acc + (head * group.queries + query) * pad;
+    if (spans.size() < count) {
+      const std::byte* shown[kDirectRows];
+      for (std::int64_t column = 0; spans.size() > 0 && column < dim; column += 4 * kPairLanes) {
+        show_rows(rows.v(row), offset + column * 2, count, spans, shown);
+        value_rows_bf16<H, false>(shown, 0, count, dim - column < 4 * kPairLanes ? dim - column : 4 * kPairLanes, w,
+                                  2 * kScoreStride, to + column, pad, {}, {});
+      }
+    } else if (ahead) {
+      const auto passed = [&](std::int64_t q) { return static_cast<int>(count * q / group.queries); };
+      const Share share{passed(query), passed(query + H) - passed(query)};
+      value_rows_bf16<H, true>(rows.v(row), offset, count, dim, w, 2 * kScoreStride, to, pad, ahead, share);
+    } else {
+      value_rows_bf16<H, false>(rows.v(row), offset, count, dim, w, 2 * kScoreStride, to, pad, {}, {});
+    }
+    query += H;
+  };
+  while (query < group.queries) {
+    if (same_token(part, group, query) >= 2)
+      run.template operator()<2>();
+    else
+      run.template operator()<1>();
+  }
+}
+
 void weigh_rows_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance,
                      float* acc) {
-  const std::int64_t pad = part.v_shape.pad, dim = part.v_shape.dim, per_head = native_score_rows(part, group);
+  const KvView& kv = group.sequence->kv;
+  if (const int block = group.heads > 1 ? static_cast<int>(page_block_rows(kv)) : 0; block > 0) {
+    const int step = block < PageAhead::kNear ? block : PageAhead::kNear;
+    PageAhead page_ahead(block, group.heads, kv.v_head_stride);
+    for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
+      for (std::int64_t head = 0; head < group.heads; ++head) {
+        const int end = page + block < rows.end ? page + block : rows.end;
+        for (int row = page > rows.begin ? page : rows.begin; row < end; row += step) {
+          const int count = end - row < step ? end - row : step;
+          weigh_tile_bf16(part, group, rows, row, count, head, page_ahead.at(rows.v(row), row, head, count), acc);
+        }
+      }
+    }
+    return;
+  }
   const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : kDirectRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
-    for (std::int64_t head = 0; head < group.heads; ++head) {
-      const std::int64_t offset = head * group.sequence->kv.v_head_stride;
-      Ahead ahead = ahead_of(rows.v(row), distance);
-      std::int64_t query = 0;
-      const auto run = [&]<int H>() {
-        const Spans spans = visible_spans(part, group, query, rows.base() + row, 0, count);
-        const float* scores = part.scores() + (head * per_head + query) * kScoreStride;
-        const std::uint16_t* w = reinterpret_cast<const std::uint16_t*>(scores) + row;
-        float* to = acc + (head * group.queries + query) * pad;
-        if (spans.size() < count) {
-          const std::byte* shown[kDirectRows];
-          for (std::int64_t column = 0; spans.size() > 0 && column < dim; column += 4 * kPairLanes) {
-            show_rows(rows.v(row), offset + column * 2, count, spans, shown);
-            value_rows_bf16<H, false>(shown, 0, count, dim - column < 4 * kPairLanes ? dim - column : 4 * kPairLanes, w,
-                                      2 * kScoreStride, to + column, pad, {}, {});
-          }
-        } else if (ahead) {
-          const auto passed = [&](std::int64_t q) { return static_cast<int>(count * q / group.queries); };
-          const Share share{passed(query), passed(query + H) - passed(query)};
-          value_rows_bf16<H, true>(rows.v(row), offset, count, dim, w, 2 * kScoreStride, to, pad, ahead, share);
-        } else {
-          value_rows_bf16<H, false>(rows.v(row), offset, count, dim, w, 2 * kScoreStride, to, pad, {}, {});
-        }
-        query += H;
-      };
-      while (query < group.queries) {
-        if (same_token(part, group, query) >= 2)
-          run.template operator()<2>();
-        else
-          run.template operator()<1>();
-      }
-    }
+    for (std::int64_t head = 0; head < group.heads; ++head)
+      weigh_tile_bf16(part, group, rows, row, count, head, ahead_of(rows.v(row), distance), acc);
   }
 }
 

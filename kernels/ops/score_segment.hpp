@@ -40,10 +40,31 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
   const std::int64_t per_head = score_rows_per_head(part, group);
   const KvView& kv = group.sequence->kv;
   if constexpr (!Grouped) {
-    if (group.heads > 1 && group.queries > 1 && forms.lane_blocks == 0 && group.heads * group.queries % kQuad == 0)
+    if (group.heads > 1 && page_block_rows(kv) == 0 && group.queries > 1 && forms.lane_blocks == 0 &&
+        group.heads * group.queries % kQuad == 0)
       return score_across_heads<S>(part, group, rows);
   }
   const std::int64_t bytes = part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
+  const auto tile = [&](int row, std::int64_t head, Ahead ahead) {
+    score_tile<S, Grouped>(rows.k(row), head * kv.k_head_stride, kv.latent_dim,
+                           part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
+                           part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms,
+                           part.k_shape, part.floats(part.split.tile),
+                           part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
+  };
+  if (const int block = group.heads > 1 ? static_cast<int>(page_block_rows(kv)) : 0; block > 0) {
+    PageAhead page_ahead(block, group.heads, kv.k_head_stride);
+    for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
+      for (std::int64_t head = 0; head < group.heads; ++head) {
+        for (int row = page > rows.begin ? page : rows.begin; row < page + block && row < rows.end; row += kTileRows) {
+          const Ahead ahead = page_ahead.at(rows.k(row), row, head, kTileRows);
+          wake_pages(ahead, kTileRows, head * kv.k_head_stride, bytes);
+          tile(row, head, ahead);
+        }
+      }
+    }
+    return;
+  }
   for (int row = rows.begin; row < rows.end; row += kTileRows) {
     PrefetchSlices slices =
         across_heads(group, rows.k(row) + kTileRows, kTileRows, kv.k_head_stride, bytes, group.heads);
@@ -51,11 +72,7 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
       slices.next();
       const Ahead ahead = group.heads > 1 ? Ahead{} : ahead_of(rows.k(row), distance);
       if (ahead) wake_pages(ahead, kTileRows, 0, bytes);
-      score_tile<S, Grouped>(rows.k(row), head * kv.k_head_stride, kv.latent_dim,
-                             part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
-                             part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms,
-                             part.k_shape, part.floats(part.split.tile),
-                             part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
+      tile(row, head, ahead);
     }
   }
 }

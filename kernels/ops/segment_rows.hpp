@@ -173,6 +173,37 @@ inline Ahead ahead_of(const std::byte* const* line, Distance distance) {
   return {distance.near > 0 ? line + distance.near : nullptr, distance.far > 0 ? line + distance.far : nullptr};
 }
 
+// Pages that hold all heads one after another are read as they lie: page, head, row. Pointers to what follows a tile in
+// that order, as seen from the head at work (the head's offset is still to be added).
+class PageAhead {
+ public:
+  static constexpr int kNear = 2 * kTileRows, kFar = 4 * kTileRows;  // rows further on
+
+  PageAhead(int block, std::int64_t heads, std::int64_t head_stride)
+      : block_(block), heads_(heads), head_stride_(head_stride) {}
+
+  // line: of row `row` (of its segment); count rows, at most kNear.
+  Ahead at(const std::byte* const* line, int row, std::int64_t head, int count) {
+    fill(near_, line, row, head, count, kNear);
+    fill(far_, line, row, head, count, kFar);
+    return {near_, far_};
+  }
+
+ private:
+  void fill(const std::byte** to, const std::byte* const* line, int row, std::int64_t head, int count, int distance) {
+    const int first = row & ~(block_ - 1);
+    const std::int64_t position = head * block_ + (row - first) + distance, page = heads_ * block_;
+    const bool inside = position < page;
+    const std::byte* const* from = line + (first - row) + (inside ? position % block_ : block_ + (position - page));
+    const std::int64_t shift = ((inside ? position / block_ : 0) - head) * head_stride_;
+    for (int r = 0; r < count; ++r) to[r] = from[r] + shift;
+  }
+
+  int block_;
+  std::int64_t heads_, head_stride_;
+  const std::byte *near_[kNear], *far_[kNear];
+};
+
 // Whole rows in the order they lie: a hardware prefetcher follows that, but not the column by column order of the sums.
 KVROOF_INLINE inline void prefetch_rows(Ahead ahead, std::int64_t begin, std::int64_t end, std::int64_t offset,
                                         std::int64_t bytes) {
