@@ -196,6 +196,38 @@ TEST(CachePaged, AnyPageOrderGivesTheBitsOfTheContiguousCache) {
   }
 }
 
+// Pages that the kernel reads across all heads, with windows and lengths that begin and end inside a page.
+TEST(CachePaged, WindowsInsidePagesOfManyHeads) {
+  for (const auto& [k_storage, v_storage] :
+       {std::pair{Storage::f32, Storage::f32}, std::pair{Storage::f16, Storage::int8},
+        std::pair{Storage::bf16, Storage::bf16}}) {
+    const CacheShape shape{
+        .kv_heads = 6, .key_dim = 24, .value_dim = 40, .k_storage = k_storage, .v_storage = v_storage};
+    const std::int64_t length = 677;
+    ContiguousCache clean(shape);
+    clean.append(RandomRows(shape, 1, 0, length));
+    for (const std::int64_t page_rows : {16, 32, 64, 128, 256}) {
+      PagedCache cache = pool(page_rows, pages_of(length, page_rows), {}, shape);
+      const SequenceId id = cache.create();
+      cache.append(id, RandomRows(shape, 1, 0, length));
+      for (const std::int64_t group : {1, 2, 9, 13}) {
+        for (const std::int64_t window : {std::int64_t{1}, std::int64_t{21}, std::int64_t{150}, std::int64_t{213},
+                                          std::int64_t{600}, kUnlimitedWindow}) {
+          AttentionOptions options;
+          options.window = window;
+          options.kept_tokens = window == 213 ? 37 : 0;
+          const std::int64_t heads = group * shape.kv_heads, n = window == 150 ? 3 : 1;
+          const std::vector<float> q = random_queries(shape, heads, n);
+          EXPECT_TRUE(same_bits(attend(cache.view(id), shape, heads, n, options, q),
+                                attend(clean.view(), shape, heads, n, options, q)))
+              << "P = " << page_rows << ", " << group << " queries a head, W = " << window << ", "
+              << storage_name(k_storage);
+        }
+      }
+    }
+  }
+}
+
 // Pages of 4 rows in memory of their own: page p holds the random tokens 4p ... 4p+3.
 struct ForeignPages {
   static constexpr std::int64_t kPageRows = 4;
