@@ -74,11 +74,13 @@ void score_segment_bf16(const Part& part, const AttentionGroup& group, const Seg
                           group.queries, dim, pad, part.scores() + head * per_head * kScoreStride + row, kScoreStride,
                           ahead);
     };
-    if (const int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0; block > 0) {
-      PageAhead page_ahead(block, group.heads, stride);
-      for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
+    if (const int page_rows = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0;
+        page_rows > 0) {
+      PageAhead page_ahead(page_rows, group.heads, stride);
+      for (int page = rows.begin & ~(page_rows - 1); page < rows.end; page += page_rows) {
         for (std::int64_t head = 0; head < group.heads; ++head) {
-          for (int row = page > rows.begin ? page : rows.begin; row < page + block && row < rows.end; row += kTileRows)
+          for (int row = page > rows.begin ? page : rows.begin; row < page + page_rows && row < rows.end;
+               row += kTileRows)
             tile(row, head, page_ahead.at(rows.k(row), row, head, kTileRows));
         }
       }
