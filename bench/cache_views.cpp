@@ -132,8 +132,9 @@ PieceWalk piece_walk(const AttentionArgs& args, int threads) {
                           view.k_row_stride, view.k_head_stride},
                          {args.shape.value_dim * static_cast<std::int64_t>(storage_bytes(view.v_storage)),
                           view.v_row_stride, view.v_head_stride}};
-  std::int64_t heads = 1;  // of a piece
-  if (sides[0].head_stride == sides[0].row_bytes && sides[1].head_stride == sides[1].row_bytes)
+  std::int64_t heads = 1;                            // of a piece
+  const std::int64_t block = page_block_rows(view);  // > 0: a page is read through all heads of a run
+  if (block > 0 || (sides[0].head_stride == sides[0].row_bytes && sides[1].head_stride == sides[1].row_bytes))
     heads = make_attention_split(args, threads).head_run;
   while (args.shape.kv_heads % heads != 0) --heads;  // the kernel's last run is shorter; here all are equal
   PieceWalk walk;
@@ -147,14 +148,21 @@ PieceWalk piece_walk(const AttentionArgs& args, int threads) {
     while (first != end_run && first->first_position + first->rows <= begin) ++first;
     for (const std::uint32_t value : {0u, 1u}) {
       const Side& side = sides[value];
-      const std::int64_t bytes = heads * side.row_bytes;
+      const std::int64_t bytes = block > 0 ? side.row_bytes : heads * side.row_bytes;
       for (const RowRun* run = first; run != end_run && run->first_position < begin + kSegmentRows; ++run) {
         const std::int64_t from = std::max<std::int64_t>(0, begin - run->first_position);
         const std::int64_t to = std::min(run->rows, begin + kSegmentRows - run->first_position);
         const std::int64_t rows = side.row_stride == bytes ? to - from : 1;  // of a piece
+        const std::byte* const base = value == 0 ? run->k : run->v;
+        if (block > 0 && side.row_stride == bytes) {  // a whole page is one piece, else every head has its own
+          const bool whole = to - from == block;
+          for (std::int64_t head = 0; head < (whole ? 1 : heads); ++head)
+            walk.pieces.push_back({base + head * side.head_stride + from * bytes,
+                                   static_cast<std::uint32_t>((whole ? heads : 1) * (to - from) * bytes), value});
+          continue;
+        }
         for (std::int64_t row = from; row < to; row += rows)
-          walk.pieces.push_back({(value == 0 ? run->k : run->v) + row * side.row_stride,
-                                 static_cast<std::uint32_t>(rows * bytes), value});
+          walk.pieces.push_back({base + row * side.row_stride, static_cast<std::uint32_t>(rows * bytes), value});
       }
     }
   }

@@ -99,9 +99,9 @@ TEST(BenchViews, PiecesAreThePagesInTheKernelsOrder) {
       const KernelRun kernel(c, std::move(calls));
       const PieceWalk walk = piece_walk(kernel.args(0), 2);
       ASSERT_EQ(walk.segments.size(), 4u);
-      // Heads that lie side by side: two threads take two of the four at a time.
-      const bool side_by_side = page == 1 || order == RowOrder::token_major;
-      EXPECT_EQ(walk.heads, side_by_side ? 2 : 4);
+      // Heads that lie side by side, or one after another in a page of 16: two threads take two of the four at a time.
+      const bool side_by_side = page == 1 || order == RowOrder::token_major, by_page = !side_by_side && page == 16;
+      EXPECT_EQ(walk.heads, side_by_side || by_page ? 2 : 4);
       if (order == RowOrder::head_major) {
         EXPECT_EQ(walk.segments[1], static_cast<std::size_t>(2 * ((kSegmentRows + page - 1) / page)));
       }
@@ -112,21 +112,23 @@ TEST(BenchViews, PiecesAreThePagesInTheKernelsOrder) {
       for (std::int64_t begin = 0; begin < c.T; begin += kSegmentRows)
         for (const std::uint32_t value : {0u, 1u})
           for (const RowRun& run : call.runs[0])
-            for (std::int64_t t = 0; t < run.rows; ++t) {
-              const std::int64_t position = run.first_position + t;
-              if (position < begin || position >= begin + kSegmentRows) continue;
-              const std::byte* row =
-                  value == 0 ? run.k + t * call.views[0].k_row_stride : run.v + t * call.views[0].v_row_stride;
-              expected.push_back({row, value});
-              if (side_by_side) expected.push_back({row + 64, value});
-            }
+            for (std::int64_t head = 0; head < (by_page ? 2 : 1); ++head)
+              for (std::int64_t t = 0; t < run.rows; ++t) {
+                const std::int64_t position = run.first_position + t;
+                if (position < begin || position >= begin + kSegmentRows) continue;
+                const KvView& view = call.views[0];
+                const std::byte* row = value == 0 ? run.k + t * view.k_row_stride + head * view.k_head_stride
+                                                  : run.v + t * view.v_row_stride + head * view.v_head_stride;
+                expected.push_back({row, value});
+                if (side_by_side) expected.push_back({row + 64, value});
+              }
       EXPECT_EQ(rows, expected) << page;
       std::uint64_t sum = 0;
       for (const auto& [row, value] : expected)
         for (std::int64_t head = 0; head < walk.heads; ++head)
           for (std::int64_t w = 0; w < 8; ++w) {
-            const std::int64_t stride =
-                (side_by_side ? 2 : 1) * (value == 0 ? call.views[0].k_head_stride : call.views[0].v_head_stride);
+            const std::int64_t stride = (side_by_side || by_page ? 2 : 1) *
+                                        (value == 0 ? call.views[0].k_head_stride : call.views[0].v_head_stride);
             sum += words[static_cast<std::size_t>(row + head * stride - memory) / 8 + static_cast<std::size_t>(w)];
           }
       for (int threads : {1, 2, 5})
