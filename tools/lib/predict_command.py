@@ -34,7 +34,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--check",
         action="store_true",
         help="instead of a model: measure points that no sweep has on this machine (minutes), print the error of each; "
-        "exit code 1 where the median is over 10 % or the worst over 20 %",
+        "exit code 1 where the median is over 10 %% or the worst over 20 %%",
     )
     parser.set_defaults(run=run)
 
