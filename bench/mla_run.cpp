@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "bench/rivals/scalar_storage.hpp"
 #include "bench/threads.hpp"
 #include "reference/inputs.hpp"
 #include "reference/mla.hpp"
@@ -17,16 +18,6 @@ namespace {
 constexpr std::uint64_t kWeightSeed = 300;
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-reference::StorageKind kind_of(Storage storage) {
-  switch (storage) {
-    case Storage::f32: return reference::StorageKind::f32;
-    case Storage::f16: return reference::StorageKind::f16;
-    case Storage::bf16: return reference::StorageKind::bf16;
-    case Storage::int8: break;
-  }
-  return reference::StorageKind::int8;
-}
 
 std::int64_t row_bytes(const DecodeCase& c) { return latent_row_bytes(c.storage, c.latent_dim, c.rope_dim); }
 
@@ -322,7 +313,7 @@ std::vector<DecodeSetup::Sample> MlaRun::oracle_samples() const {
   const std::int64_t width = s.latent_dim + s.rope_dim, bytes = row_bytes(c_);
   std::vector<float> rows(size(c_.T * width));
   for (std::int64_t t = 0; t < c_.T; ++t)
-    reference::mla_decode_row(kind_of(c_.storage), runs_[0].k + t * bytes, s.latent_dim, s.rope_dim,
+    reference::mla_decode_row(scalar_storage(c_.storage), runs_[0].k + t * bytes, s.latent_dim, s.rope_dim,
                               rows.data() + t * width);
   std::vector<DecodeSetup::Sample> samples;
   for (const std::int64_t r : std::set<std::int64_t>{0, c_.n - 1}) {

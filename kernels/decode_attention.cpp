@@ -40,9 +40,8 @@ void require(ErrorCode code, const char* name, std::span<const std::byte> memory
                           std::to_string(bytes) + ", aligned to 64");
 }
 
-void run_all(const AttentionArgs& args, std::span<std::byte> workspace, int threads, std::byte* partials,
+void run_all(const AttentionArgs& args, RunPart run, std::span<std::byte> workspace, int threads, std::byte* partials,
              Isa isa) {
-  const RunPart run = run_part(args, isa);
   const auto merge = kernel_table(isa).attention_merge_part;
   if (threads == 1) {
     run(args, 1, 0, workspace.data(), partials);
@@ -68,11 +67,11 @@ void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace,
 
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads, Isa isa) {
   attention_check(args);
-  run_part(args, isa);  // refuses what this machine cannot run before anything else
+  const RunPart run = run_part(args, isa);  // refuses what this machine cannot run before anything else
   const std::size_t bytes = attention_workspace_bytes(args, threads);
   if (bytes == 0) return;
   require(ErrorCode::bad_workspace, "workspace", workspace, bytes);
-  run_all(args, workspace, threads, nullptr, isa);
+  run_all(args, run, workspace, threads, nullptr, isa);
 }
 
 std::size_t attention_partials_bytes(const AttentionArgs& args) {
@@ -90,7 +89,7 @@ std::size_t attention_partials_bytes(const AttentionArgs& args) {
 
 void attention_partials(const AttentionArgs& args, std::span<std::byte> workspace, int threads,
                         std::span<std::byte> partials, Isa isa) {
-  run_part(args, isa);  // refuses what this machine cannot run before anything else
+  const RunPart run = run_part(args, isa);  // refuses what this machine cannot run before anything else
   if (args.segment_end == kUnlimitedWindow)
     throw Error(ErrorCode::bad_option, "segment_end is not set: partials are of a stated range of segments");
   attention_check(args);
@@ -106,7 +105,7 @@ void attention_partials(const AttentionArgs& args, std::span<std::byte> workspac
     entry->results = group.heads * group.queries;
     entry->node_count = 0;
   }
-  run_all(args, workspace, threads, partials.data(), isa);
+  run_all(args, run, workspace, threads, partials.data(), isa);
 }
 
 void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* const> blocks, Isa isa) {

@@ -1,4 +1,4 @@
-// The reference's name for a storage type, for the scalar rivals.
+// The reference's name for a storage type.
 #pragma once
 
 #include "kernels/storage.hpp"

@@ -74,18 +74,9 @@ void score_segment_bf16(const Part& part, const AttentionGroup& group, const Seg
                           group.queries, dim, pad, part.scores() + head * per_head * kScoreStride + row, kScoreStride,
                           ahead);
     };
-    if (const int page_rows = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0;
-        page_rows > 0) {
-      PageAhead page_ahead(page_rows, group.heads, stride);
-      for (int page = rows.begin & ~(page_rows - 1); page < rows.end; page += page_rows) {
-        for (std::int64_t head = 0; head < group.heads; ++head) {
-          for (int row = page > rows.begin ? page : rows.begin; row < page + page_rows && row < rows.end;
-               row += kTileRows)
-            tile(row, head, page_ahead.at(rows.k(row), row, head, kTileRows));
-        }
-      }
+    if (walk_pages(group, rows, rows.k(rows.begin), stride, kTileRows,
+                   [&](int row, int, std::int64_t head, Ahead ahead) { tile(row, head, ahead); }))
       return;
-    }
     for (int row = rows.begin; row < rows.end; row += kTileRows) {
       for (std::int64_t head = 0; head < group.heads; ++head) tile(row, head, ahead_of(rows.k(row), distance));
     }
@@ -162,26 +153,14 @@ void weigh_tile_bf16(const Part& part, const AttentionGroup& group, const Segmen
 
 void weigh_rows_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance,
                      float* acc) {
-  const KvView& kv = group.sequence->kv;
-  if (const int block = group.heads > 1 ? static_cast<int>(page_block_rows(kv)) : 0; block > 0) {
-    const int step = block < PageAhead::kNear ? block : PageAhead::kNear;
-    PageAhead page_ahead(block, group.heads, kv.v_head_stride);
-    for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
-      for (std::int64_t head = 0; head < group.heads; ++head) {
-        const int end = page + block < rows.end ? page + block : rows.end;
-        for (int row = page > rows.begin ? page : rows.begin; row < end; row += step) {
-          const int count = end - row < step ? end - row : step;
-          weigh_tile_bf16(part, group, rows, row, count, head, page_ahead.at(rows.v(row), row, head, count), acc);
-        }
-      }
-    }
-    return;
-  }
+  const auto tile = [&](int row, int count, std::int64_t head, Ahead ahead) {
+    weigh_tile_bf16(part, group, rows, row, count, head, ahead, acc);
+  };
+  if (walk_pages(group, rows, rows.v(rows.begin), group.sequence->kv.v_head_stride, PageAhead::kNear, tile)) return;
   const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : kDirectRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
-    for (std::int64_t head = 0; head < group.heads; ++head)
-      weigh_tile_bf16(part, group, rows, row, count, head, ahead_of(rows.v(row), distance), acc);
+    for (std::int64_t head = 0; head < group.heads; ++head) tile(row, count, head, ahead_of(rows.v(row), distance));
   }
 }
 

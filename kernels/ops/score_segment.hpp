@@ -52,26 +52,19 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
                            part.k_shape, part.floats(part.split.tile),
                            part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
   };
-  if (const int block = group.heads > 1 ? static_cast<int>(page_block_rows(kv)) : 0; block > 0) {
-    PageAhead page_ahead(block, group.heads, kv.k_head_stride);
-    for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
-      for (std::int64_t head = 0; head < group.heads; ++head) {
-        for (int row = page > rows.begin ? page : rows.begin; row < page + block && row < rows.end; row += kTileRows) {
-          const Ahead ahead = page_ahead.at(rows.k(row), row, head, kTileRows);
-          wake_pages(ahead, kTileRows, head * kv.k_head_stride, bytes);
-          tile(row, head, ahead);
-        }
-      }
-    }
+  if (walk_pages(group, rows, rows.k(rows.begin), kv.k_head_stride, kTileRows,
+                 [&](int row, int, std::int64_t head, Ahead ahead) {
+                   wake_pages(ahead, kTileRows, head * kv.k_head_stride, bytes);
+                   tile(row, head, ahead);
+                 }))
     return;
-  }
   for (int row = rows.begin; row < rows.end; row += kTileRows) {
     PrefetchSlices slices =
         across_heads(group, rows.k(row) + kTileRows, kTileRows, kv.k_head_stride, bytes, group.heads);
     for (std::int64_t head = 0; head < group.heads; ++head) {
       slices.next();
       const Ahead ahead = group.heads > 1 ? Ahead{} : ahead_of(rows.k(row), distance);
-      if (ahead) wake_pages(ahead, kTileRows, 0, bytes);
+      wake_pages(ahead, kTileRows, 0, bytes);
       tile(row, head, ahead);
     }
   }

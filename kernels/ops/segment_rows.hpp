@@ -204,6 +204,28 @@ class PageAhead {
   const std::byte *near_[kNear], *far_[kNear];
 };
 
+// A segment of such pages in that order, in tiles of at most `step` rows (at most PageAhead::kNear): visit(row, count,
+// head, ahead). line: of the segment's first row, K or V. False, and nothing is visited, where rows lie in another way.
+template <class Visit>
+inline bool walk_pages(const AttentionGroup& group, const SegmentRows& rows, const std::byte* const* line,
+                       std::int64_t head_stride, int step, Visit visit) {
+  const int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0;
+  if (block == 0) return false;
+  if (step > block) step = block;
+  PageAhead page_ahead(block, group.heads, head_stride);
+  for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
+    const int begin = page > rows.begin ? page : rows.begin;
+    const int end = page + block < rows.end ? page + block : rows.end;
+    for (std::int64_t head = 0; head < group.heads; ++head) {
+      for (int row = begin; row < end; row += step) {
+        const int count = end - row < step ? end - row : step;
+        visit(row, count, head, page_ahead.at(line + (row - rows.begin), row, head, count));
+      }
+    }
+  }
+  return true;
+}
+
 // Whole rows in the order they lie: a hardware prefetcher follows that, but not the column by column order of the sums.
 KVROOF_INLINE inline void prefetch_rows(Ahead ahead, std::int64_t begin, std::int64_t end, std::int64_t offset,
                                         std::int64_t bytes) {

@@ -55,22 +55,11 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
                        float* acc) {
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
   const std::int64_t bytes = part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
-  if (const int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0; block > 0) {
-    const int step = block < PageAhead::kNear ? block : PageAhead::kNear;
-    PageAhead page_ahead(block, group.heads, head_stride);
-    for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
-      for (std::int64_t head = 0; head < group.heads; ++head) {
-        const int end = page + block < rows.end ? page + block : rows.end;
-        for (int row = page > rows.begin ? page : rows.begin; row < end; row += step) {
-          const int count = end - row < step ? end - row : step;
-          value_tile<S, true>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
-                              acc + head * group.queries * part.v_shape.pad,
-                              page_ahead.at(rows.v(row), row, head, count), nullptr);
-        }
-      }
-    }
-    return;
-  }
+  const auto tile = [&](int row, int count, std::int64_t head, Ahead ahead) {
+    value_tile<S, true>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
+                        acc + head * group.queries * part.v_shape.pad, ahead, nullptr);
+  };
+  if (walk_pages(group, rows, rows.v(rows.begin), head_stride, PageAhead::kNear, tile)) return;
   // several heads take turns on few rows; one head alone starts a tile less often
   const int heads_step = group.queries > 1 || S == Storage::int8 ? kTileRows / 2 : kTileRows;
   const int step = group.heads > 1 ? heads_step : group.queries > 1 ? 2 * kTileRows : 4 * kTileRows;
@@ -80,8 +69,7 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
     for (std::int64_t head = 0; head < group.heads; ++head) {
       slices.next();
       const Ahead ahead = group.heads > 1 ? Ahead{} : ahead_of(rows.v(row), distance);
-      value_tile<S, true>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
-                          acc + head * group.queries * part.v_shape.pad, ahead, nullptr);
+      tile(row, count, head, ahead);
     }
   }
 }
