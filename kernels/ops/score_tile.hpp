@@ -12,8 +12,10 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-template <Storage S>
-constexpr int kRowsInFlight = static_cast<int>(4 / storage_bytes(S));  // 512 bytes of a 128-wide row (TUNING.md)
+// Rows in flight: 512 bytes of 128-wide rows, and for several queries of 2-byte rows enough chains to fill the FMA
+// pipes (TUNING.md).
+template <Storage S, int H>
+constexpr int kRowsInFlight = S == Storage::f32 ? 1 : H >= 4 ? 4 : static_cast<int>(4 / storage_bytes(S));
 
 constexpr int kLaneQueriesMin = 12;  // from here a half-empty lane vector beats the row form
 
@@ -27,7 +29,7 @@ template <Storage S, int R, int H, bool Prefetch>
 KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t offset, const float* q,
                                       TileShape shape, float* to, std::int64_t to_stride, Ahead ahead) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
-  constexpr int F = R < kRowsInFlight<S> ? R : kRowsInFlight<S>;
+  constexpr int F = R < kRowsInFlight<S, H> ? R : kRowsInFlight<S, H>;
   Vec16 acc[R * H];
 #pragma GCC unroll 32
   for (int i = 0; i < R * H; ++i) acc[i] = zero();
