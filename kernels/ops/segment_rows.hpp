@@ -179,27 +179,33 @@ class PageAhead {
  public:
   static constexpr int kNear = 2 * kTileRows, kFar = 4 * kTileRows;  // rows further on
 
-  PageAhead(int block, std::int64_t heads, std::int64_t head_stride)
-      : block_(block), heads_(heads), head_stride_(head_stride) {}
+  // line: of row `begin` of the segment, K or V
+  PageAhead(const std::byte* const* line, int begin, int block, std::int64_t heads, std::int64_t head_stride)
+      : line_(line),
+        begin_(begin),
+        mask_(block - 1),
+        shift_(__builtin_ctz(static_cast<unsigned>(block))),
+        heads_(heads),
+        head_stride_(head_stride) {}
 
-  // line: of row `row` (of its segment); count rows, at most kNear.
-  Ahead at(const std::byte* const* line, int row, std::int64_t head, int count) {
-    fill(near_, line, row, head, count, kNear);
-    fill(far_, line, row, head, count, kFar);
+  // Of a tile of `count` rows from `row` on, at most kNear and all of one page.
+  Ahead at(int row, std::int64_t head, int count) {
+    fill(near_, row, head, count, kNear);
+    fill(far_, row, head, count, kFar);
     return {near_, far_};
   }
 
  private:
-  void fill(const std::byte** to, const std::byte* const* line, int row, std::int64_t head, int count, int distance) {
-    const int first = row & ~(block_ - 1);
-    const std::int64_t position = head * block_ + (row - first) + distance, page = heads_ * block_;
-    const bool inside = position < page;
-    const std::byte* const* from = line + (first - row) + (inside ? position % block_ : block_ + (position - page));
-    const std::int64_t shift = ((inside ? position / block_ : 0) - head) * head_stride_;
+  void fill(const std::byte** to, int row, std::int64_t head, int count, int distance) const {
+    std::int64_t position = (head << shift_) + (row & mask_) + distance, first = row & ~mask_;
+    for (const std::int64_t page = heads_ << shift_; position >= page; position -= page) first += mask_ + 1;
+    const std::int64_t there = first + (position & mask_), shift = ((position >> shift_) - head) * head_stride_;
+    const std::byte* const* from = line_ + (there < begin_ ? 0 : there - begin_);
     for (int r = 0; r < count; ++r) to[r] = from[r] + shift;
   }
 
-  int block_;
+  const std::byte* const* line_;
+  int begin_, mask_, shift_;
   std::int64_t heads_, head_stride_;
   const std::byte *near_[kNear], *far_[kNear];
 };
@@ -212,14 +218,14 @@ inline bool walk_pages(const AttentionGroup& group, const SegmentRows& rows, con
   const int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0;
   if (block == 0) return false;
   if (step > block) step = block;
-  PageAhead page_ahead(block, group.heads, head_stride);
+  PageAhead page_ahead(line, rows.begin, block, group.heads, head_stride);
   for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
     const int begin = page > rows.begin ? page : rows.begin;
     const int end = page + block < rows.end ? page + block : rows.end;
     for (std::int64_t head = 0; head < group.heads; ++head) {
       for (int row = begin; row < end; row += step) {
         const int count = end - row < step ? end - row : step;
-        visit(row, count, head, page_ahead.at(line + (row - rows.begin), row, head, count));
+        visit(row, count, head, page_ahead.at(row, head, count));
       }
     }
   }
