@@ -5,6 +5,7 @@ python3 tests/cli/synthetic.py FOLDER [MACHINES] [--full]     writes such files,
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -41,6 +42,7 @@ class Machine:
     flops_1: float = 95.0  # GFLOP/s, f32 FMA
     llc: int = 32 * 2**20
     seed: int = 7
+    arithmetic: float = 0.9  # of the compute roof, that a kernel reaches
 
 
 def fact(value: Any, source: str) -> Json:
@@ -157,14 +159,17 @@ class Sweep:
         order: str = "head",
         n: int = 1,
         native: bool = False,
+        window: int | None = None,
+        batch: int = 1,
     ) -> Json:
         m = self.m
         count = 1 if threads == "1" else m.threads
-        if kernel == "decode":
+        if not kernel.startswith("mla_"):
             hq, hkv = SHAPES[shape]
             dk = dv = DIM.get(shape, 128)
-            size = 2 * hkv * T * dk * SIZES[storage] + (2 * hkv * T * 4 if storage == "int8" else 0)
-            flops = n * hq * T * 4 * dk
+            visible = batch * (window or T)
+            size = 2 * hkv * visible * dk * SIZES[storage] + (2 * hkv * visible * 4 if storage == "int8" else 0)
+            flops = n * hq * visible * 4 * dk
         else:
             hq, hkv = MLA_HEADS if shape == "MLA" else 16, 1
             dk, dv = (LATENT + ROPE, LATENT) if kernel == "mla_absorbed" else (HEAD + ROPE, HEAD)
@@ -173,13 +178,15 @@ class Sweep:
         roof, compute = self.roof(size, cache, threads), m.flops_1 * count * (4 if native else 1)
         attainable = min(compute, flops / size * roof)
         overhead = 2000.0 * (1 + math.log2(count))
+        wait = count * largest_part(hq, hkv * batch, window or T, count)  # for the thread that got the most
         probe = self.samples(size / roof, 0.03)
         time = [p / efficiency * math.exp(self.random.gauss(0, 0.02)) for p in probe]
         if kernel == "mla_absorbed_step":  # first one, then the other: the attention, and the weights around it
             inner, work = mla_counts("mla_absorbed", hq, T, n, storage)
-            time = [max(t * inner / size, work / compute / 0.9) + t * (size - inner) / size + overhead for t in time]
+            least = work / compute / m.arithmetic
+            time = [max(t * inner / size, least) * wait + t * (size - inner) / size + overhead for t in time]
         else:
-            time = [max(t, flops / compute / 0.9) + overhead for t in time]
+            time = [max(t, flops / compute / m.arithmetic) * wait + overhead for t in time]
         real = statistics.median(time)
         fractions = [p / t for p, t in zip(probe, time)]
         spread = self.ratio(fractions)
@@ -189,7 +196,7 @@ class Sweep:
             mode_axis = f"/mode:{own_mode}" if implementation == "kvroof" else ""
             return (
                 f"{kernel}/shape:{shape}/layout:contiguous/order:{order}/storage:{storage}/Hq:{hq}/Hkv:{hkv}"
-                f"/Dk:{dk}/Dv:{dv}/B:1/n:{n}/T:{T}/W:all/cache:{cache}"
+                f"/Dk:{dk}/Dv:{dv}/B:{batch}/n:{n}/T:{T}/W:{window or 'all'}/cache:{cache}"
                 f"/impl:{implementation}{mode_axis}/threads:{threads}/isa:{own_isa}"
             )
 
@@ -209,9 +216,9 @@ class Sweep:
             "storage": storage,
             "key_storage": storage,
             "value_storage": storage,
-            "shape": {"name": shape, "Hq": hq, "Hkv": hkv, "Dk": dk, "Dv": dv, "B": 1, "n": n},
+            "shape": {"name": shape, "Hq": hq, "Hkv": hkv, "Dk": dk, "Dv": dv, "B": batch, "n": n},
             "T": T,
-            "W": "all",
+            "W": window or "all",
             "layout": "contiguous",
             "order": order,
             "cache": cache,
@@ -240,7 +247,7 @@ class Sweep:
             "above_roof": False,
             "samples": {"time_ns": time, "probe_ns": probe, "read_fraction": fractions, "attainable_fraction": attain},
         }
-        if kernel != "decode" and impl == "kvroof":
+        if kernel.startswith("mla_") and impl == "kvroof":
             row |= {"token_bytes": latent_row_bytes(storage), "replaced_token_bytes": 2 * hq * HEAD * SIZES[storage]}
         if impl == "kvroof":
             row["output_hash"] = format(hash_of(re.sub("/(cache|threads):[^/]*", "", row["key"])), "016x")
@@ -328,6 +335,12 @@ class Sweep:
             for T in contexts:
                 for threads in ("1", "all"):
                     self._tuple("MHA", T, "cold", threads, storages, "token")
+        if self.preset == "check":
+            for threads in ("1", "all"):
+                for storage in storages:
+                    more = {"kernel": "window", "window": 1600}
+                    self.row("GQA", 33600, storage, "cold", threads, "kvroof", 0.9, None, **more)
+                    self.row("GQA", 1536, storage, "cold", threads, "kvroof", 0.9, None, kernel="batch", batch=4)
         return {"context": context(self.m, self.preset), "benchmarks": self.rows}
 
     def _tuple(
@@ -373,7 +386,28 @@ class Sweep:
                             self.row("MLA", T, storage, "cold", threads, "kvroof", 0.9, None, kernel=kernel, n=n)
                             for kernel in ("mla_absorbed_step", "mla_reconstruct")
                         )
+                        if storage == "bf16" and n == 1:
+                            more = {"kernel": "mla_absorbed_step", "native": True}
+                            self.row("MLA", T, storage, "cold", threads, "kvroof", 0.8, None, **more)
                         self.pair(whole, step, "reconstruct/absorbed_step")
+
+
+@functools.cache
+def largest_part(query_heads: int, kv_heads: int, T: int, threads: int) -> float:
+    """The largest share that one thread gets: segments of 512 rows in a line, each to the thread in whose share it
+    begins; the queries of a head in halves where there are fewer segments than threads."""
+    segments = [min(512, T - begin) for begin in range(0, T, 512)]
+    tiles, tile = 1, query_heads // kv_heads
+    while kv_heads * tiles * len(segments) < threads and tile >= 32:
+        tiles, tile = 2 * tiles, tile // 2
+    line = segments * kv_heads * tiles
+    total, begin, part, parts = sum(line), 0, 0, [0] * threads
+    for rows in line:
+        while begin >= total * (part + 1) // threads:
+            part += 1
+        parts[part] += rows
+        begin += rows
+    return max(parts) / total
 
 
 def latent_row_bytes(storage: str) -> int:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tools/cluster/sweep_ssh.sh against a stand-in for ssh that runs the command here."""
+"""tools/cluster: the ssh loop against a stand-in for ssh that runs the command here, and the Slurm script with the
+variables that Slurm would set, both around a stand-in for the sweep."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from support import ROOT, CommandTest, Done
 
 SCRIPT = ROOT / "tools" / "cluster" / "sweep_ssh.sh"
+SBATCH = ROOT / "tools" / "cluster" / "sweep.sbatch"
 SSH = """#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
 case $1 in down*) echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255 ;; esac
@@ -23,14 +25,19 @@ printf '{"options": "%s"}' "$*" >"$2"
 """
 
 
-class Ssh(CommandTest):
+class Cluster(CommandTest):
+    def program(self, name: str, text: str) -> None:
+        self.write(name, text).chmod(0o755)
+
+    def files(self, folder: str = "cluster-results") -> list[str]:
+        return sorted(p.name for p in (self.folder / folder).iterdir())
+
+
+class Ssh(Cluster):
     def setUp(self) -> None:
         super().setUp()
         self.program("bin/ssh", SSH)
         self.program("home/kvroof/tools/kvroof", KVROOF)
-
-    def program(self, name: str, text: str) -> None:
-        self.write(name, text).chmod(0o755)
 
     def loop(self, *words: str) -> Done:
         environment = os.environ | {
@@ -41,9 +48,6 @@ class Ssh(CommandTest):
             [str(SCRIPT), *words], capture_output=True, text=True, cwd=self.folder, env=environment, timeout=30
         )
         return Done(done.returncode, done.stdout, done.stderr)
-
-    def files(self, folder: str = "cluster-results") -> list[str]:
-        return sorted(p.name for p in (self.folder / folder).iterdir())
 
     def test_one_file_per_host(self) -> None:
         done = self.loop("-o", "out", "a1", "b2.site", "--", "--filter", "T:512 it's")
@@ -82,6 +86,65 @@ class Ssh(CommandTest):
                 self.assertEqual(len(done.err.strip().splitlines()), 1, done.err)
                 self.assertFalse((Path(self.folder) / "cluster-results").exists())
         self.assertIn("no hosts given", self.loop().err)
+
+
+class Slurm(Cluster):
+    """A job array of this site, task by task: a checkout, a folder on the node for the copies, results beside it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        (self.folder / "tmp").mkdir()
+        self.commit(KVROOF)
+
+    def commit(self, kvroof: str) -> None:
+        self.program("site/tools/kvroof", kvroof)
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "--allow-empty", "-m", "a sweep"]):
+            git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *words]
+            subprocess.run(git, cwd=self.folder / "site", check=True)
+
+    def task(self, *words: str, **variables: str) -> Done:
+        slurm = {"SLURM_SUBMIT_DIR": str(self.folder / "site"), "SLURM_TMPDIR": str(self.folder / "tmp")}
+        slurm |= {"SLURMD_NODENAME": "node7", "SLURM_ARRAY_TASK_ID": "3"} | variables
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")} | slurm
+        command = ["sh", str(SBATCH), *words]  # slurmd runs a copy of it, from its own folder
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=self.folder, env=environment, timeout=60
+        )
+        self.assertEqual(self.files("tmp"), [], "a copy is left on the node")
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def test_one_file_per_node(self) -> None:
+        for host in ("node7", "node8"):
+            done = self.task("--filter", "T:512 it's", SLURMD_NODENAME=host)
+            self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(self.files("site/cluster-results"), ["node7.json", "node8.json"])
+        self.assertIn("--filter T:512 it's", (self.folder / "site/cluster-results/node8.json").read_text())
+
+    def test_a_second_task_on_a_node_keeps_both(self) -> None:
+        self.task("first")
+        self.task("second", SLURM_ARRAY_TASK_ID="5")
+        self.assertEqual(self.files("site/cluster-results"), ["node7-5.json", "node7.json"])
+        self.assertIn("first", (self.folder / "site/cluster-results/node7.json").read_text())
+
+    def test_another_folder(self) -> None:
+        out = self.folder / "elsewhere"
+        self.assertEqual(self.task(KVROOF_OUT=str(out)).code, 0)
+        self.assertEqual(self.files("elsewhere"), ["node7.json"])
+
+    def test_what_is_committed_is_measured(self) -> None:
+        self.program("site/tools/kvroof", "#!/bin/sh\nexit 9\n")
+        self.assertEqual(self.task().code, 0)
+
+    def test_a_failure_is_the_task_s(self) -> None:
+        self.commit("#!/bin/sh\necho 'kvroof: no compiler' >&2\nexit 2\n")
+        done = self.task()
+        self.assertEqual((done.code, done.err), (2, "kvroof: no compiler\n"))
+        self.assertEqual(self.files("site/cluster-results"), [])
+
+    def test_not_under_slurm(self) -> None:
+        done = self.task(SLURM_SUBMIT_DIR="")
+        self.assertNotEqual(done.code, 0)
+        self.assertIn("submit with sbatch", done.err)
 
 
 if __name__ == "__main__":

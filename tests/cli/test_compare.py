@@ -56,6 +56,19 @@ class Compare(CommandTest):
         self.assertAlmostEqual(row["time_ratio"], 2.0)
         self.assertAlmostEqual(row["read_roof_ratio"], 0.5)
 
+    def test_a_row_above_a_roof_is_marked(self) -> None:
+        b = scaled(self.base, 1.5)
+        own = [row for row in b["benchmarks"] if row["impl"] == "kvroof" and row["cache"] == "cold"]
+        own[0].update(above_roof=True, above_roof_by=0.1, above_roof_of="read")
+        own[1].update(page_order_fraction={"median": 1.1, "low": 1.09, "high": 1.11, "n": 51})
+        found = {row["key"]: row for row in self.as_json(b)["rows"]}
+        for row, roof in ((own[0], "read"), (own[1], "page-order")):
+            self.assertEqual(found[row["key"]]["wrong_roofs"], [f"B above its {roof} roof"])
+        self.assertEqual(found[own[2]["key"]]["wrong_roofs"], [])
+        text = self.succeeds("compare", self.a, self.folder / "b.json", "--all")
+        self.assertIn("worse than they explain, B above its page-order roof", text)
+        self.assertIn("above a roof, which is wrong there: 2 rows", text)
+
     def test_a_regression_is_not_explained(self) -> None:
         self.assertEqual(self.verdicts(scaled(self.base, 1.5)), {WORSE})
         self.assertEqual(self.verdicts(scaled(self.base, 0.7)), {BETTER})

@@ -59,6 +59,8 @@ class Sweep(CommandTest):
         own = [row for row in value["benchmarks"] if row["impl"] == "kvroof"]
         own[0].update(above_roof=True, above_roof_by=0.07)
         own[1].update(status="unstable", reason="clock went from 3000 to 2000 MHz")
+        own[3].update(page_order_fraction={"median": 1.07, "low": 1.06, "high": 1.08, "n": 51})
+        own[4].update(page_order_fraction={"median": 1.07, "low": 1.02, "high": 1.13, "n": 51})  # within its spread
         index = value["benchmarks"].index(own[2])
         value["benchmarks"][index] = synthetic.not_measured(own[2], "needs 12 GiB")
         lines = [{"context": value["context"]}, *value["benchmarks"]]
@@ -70,6 +72,8 @@ class Sweep(CommandTest):
             "unstable",
             "not measured: needs 12 GiB",
             "1 rows lie above their read roof",
+            "above page-order roof",
+            "1 rows lie above their page-order roof",
             "time f16 / f32 at T = 32768",
         ):
             self.assertIn(words, done.out)

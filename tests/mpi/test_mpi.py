@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,10 +42,17 @@ def run(ranks: int, *options: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def ranks_of(launcher: int) -> list[int]:
+def ranks_of(launcher: int) -> dict[int, int]:
+    """Process of each rank that has started."""
     children = Path(f"/proc/{launcher}/task").glob("*/children")
     pids = [int(pid) for file in children for pid in file.read_text().split()]
-    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("kvroof_mpi")]
+    found = {}
+    for pid in pids:
+        if Path(f"/proc/{pid}/comm").read_text().startswith("kvroof_mpi"):
+            environment = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+            if rank := re.search(r"\0OMPI_COMM_WORLD_RANK=(\d+)\0", environment):
+                found[int(rank[1])] = pid
+    return found
 
 
 class Mpi(unittest.TestCase):
@@ -97,7 +105,7 @@ class Mpi(unittest.TestCase):
         self.assertEqual(code, 2, err)
         self.assertRegex(err, r"kvroof_mpi_decode: rank \d: no memory")
 
-    def test_killed_rank(self) -> None:
+    def kill(self, rank: int) -> None:
         process = start(3, *SMALL, "--tokens=100000")
         try:
             until = time.monotonic() + 30
@@ -105,16 +113,23 @@ class Mpi(unittest.TestCase):
                 self.assertLess(time.monotonic(), until, "the ranks did not start")
                 time.sleep(0.05)
             time.sleep(1)
-            os.kill(found[1], signal.SIGKILL)
+            os.kill(found[rank], signal.SIGKILL)
             _, err = process.communicate(timeout=20)
         finally:
             process.kill()
         self.assertNotEqual(process.returncode, 0)
-        self.assertRegex(err, r"rank \d+ with PID .*\s?.*signal 9 \(Killed\)")
+        self.assertRegex(err, rf"rank {rank} with PID .*\s?.*signal 9 \(Killed\)")
         until = time.monotonic() + 10
-        while any(map(alive, found)) and time.monotonic() < until:
+        while any(map(alive, found.values())) and time.monotonic() < until:
             time.sleep(0.1)
-        self.assertFalse(any(map(alive, found)), "a rank outlived the job")
+        self.assertFalse(any(map(alive, found.values())), "a rank outlived the job")
+
+    def test_killed_rank(self) -> None:
+        self.kill(1)
+
+    def test_killed_root(self) -> None:
+        """The one that all others send their partial results to."""
+        self.kill(0)
 
 
 if __name__ == "__main__":

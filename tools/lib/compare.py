@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from errors import UserError
 from rows import Ratio, ResultFile, Row
+from sweep_table import roofs_passed
 
 EXPLAINED, BETTER, WORSE, UNCLEAR = (
     "explained by the roofs",
@@ -34,6 +35,15 @@ class Pair:
     high: float | None
     verdict: str
     same_bits: bool | None  # None: no hash to compare
+
+    @property
+    def wrong_roofs(self) -> list[str]:
+        """Where a row lies above its roof, its fraction means little."""
+        return [
+            f"{side} above its {roof} roof"
+            for side, row in (("A", self.a), ("B", self.b))
+            for roof in roofs_passed(row)
+        ]
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def _row_cells(pair: Pair) -> list[str]:
     )
     between = "" if pair.low is None else f"{pair.low:.2f}-{pair.high:.2f}"
     bits = {True: "", False: " OTHER BITS", None: ""}[pair.same_bits]
-    verdict = ("" if pair.a.is_roof else pair.verdict) + bits
+    verdict = ", ".join([*([] if pair.a.is_roof else [pair.verdict]), *pair.wrong_roofs]) + bits
     return [
         short_name(pair.a.name) + who + size,
         _number(pair.time_ratio),
@@ -148,6 +148,12 @@ def _remarks(c: Comparison) -> list[str]:
         )
     elif hashed:
         lines.append(f"the same bits on all {len(hashed)} reproducible rows")
+    wrong = [p for p in c.pairs if p.wrong_roofs]
+    if wrong:
+        lines.append(
+            f"above a roof, which is wrong there: {len(wrong)} rows, first {short_name(wrong[0].a.name)} "
+            f"({', '.join(wrong[0].wrong_roofs)})"
+        )
     for who, rows in (("A", c.only_a), ("B", c.only_b)):
         if rows:
             lines.append(
@@ -246,6 +252,7 @@ def as_json(c: Comparison) -> dict[str, Any]:
                 "fraction_ratio_low": p.low,
                 "fraction_ratio_high": p.high,
                 "verdict": p.verdict,
+                "wrong_roofs": p.wrong_roofs,
                 "same_bits": p.same_bits,
             }
             for p in c.pairs

@@ -58,9 +58,8 @@ def parse(text: str, where: str, right: str) -> Any:
             text, object_pairs_hook=_unique_names, parse_constant=_no_constant, parse_float=_float, parse_int=_int
         )
     except json.JSONDecodeError as error:
-        raise UserError(
-            f"{where}, line {error.lineno}, column {error.colno}", f"not JSON ({error.msg.lower()})", right
-        ) from None
+        reason = error.msg.lower().removesuffix(" at").removesuffix(" starting")  # the place is said already
+        raise UserError(f"{where}, line {error.lineno}, column {error.colno}", f"not JSON ({reason})", right) from None
     except _Refused as error:
         raise UserError(where, str(error), right) from None
     except RecursionError:

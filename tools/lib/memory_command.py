@@ -15,7 +15,7 @@ from models import PRESETS, STORAGE_BYTES, Latent, Model, every, full, preset
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which model (a preset, a config.json, or a shape)")
-    which.add_argument("--model", metavar="NAME", help="a preset; --list shows them")
+    which.add_argument("--model", metavar="NAME", help="a preset; tools/kvroof memory --list shows them")
     which.add_argument("--config", metavar="FILE", type=Path, help="a model's config.json")
     which.add_argument("--layers", type=int, metavar="L")
     which.add_argument("--query-heads", type=int, metavar="HQ", help="default: as many as KV heads")

@@ -30,7 +30,7 @@ class _Config:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-                raise self.refuse(f"{name} is {value!r}", "it must be a whole number from 1")
+                raise self.refuse(f"{name} is {value!r}", f"it must be a whole number from 1 to {_LARGEST:,}")
             if found is not None and value != found:
                 raise self.refuse(
                     f"{names[0]} and {name} contradict each other ({found} and {value})", "leave one of them out"

@@ -11,7 +11,7 @@ from typing import Any
 
 from headline import headlines
 from rows import Ratio, ResultFile, Row
-from sweep_table import above_compute_roof, heading, mode_words
+from sweep_table import heading, mode_words, roofs_passed
 
 _TEXT = ("kernel", "storage", "cache", "threads", "status", "reason", "isa", "implementation")
 _FACTS = (
@@ -91,7 +91,6 @@ def _numbers(row: Row) -> dict[str, Any]:
         **_three(row.ratio(f"{row.get('storage')}/f32"), "half"),
         **_three(row.ratio("native/reproducible"), "native"),
         **_three(row.ratio("reconstruct/absorbed_step"), "trade"),
-        "above": 1 if row.get("above_roof") or above_compute_roof(row) else 0,
     }
 
 
@@ -109,6 +108,7 @@ def _columns(result: ResultFile, strings: Strings) -> dict[str, str]:
         values["impl"] = strings.of("native" if row.native else row.impl)  # never one line with the reproducible rows
         values["tuple"] = strings.of(_tuple(result, row))
         values["variant"] = strings.of(", ".join(heading(row)[1:-1]))
+        values["above"] = strings.of(", ".join(roofs_passed(row)) or None)
         values["mode"] = strings.of(", ".join(mode_words(row)) or None)
         values["shape"] = strings.of(row.shape.get("name"))
         for name, value in values.items():

@@ -10,7 +10,8 @@ from errors import OK, UserError
 from memory import Request, gib, parse_size, sequences_that_fit, tokens_that_fit
 from memory_command import add_model_flags, model_from
 from models import STORAGE_BYTES, Model
-from predict import WEIGHT_BYTES, Fit, LatentFit, Step, fit_for, fold_weights, known_dims, step
+from predict import WEIGHT_BYTES, Step, fit_for, fold_weights, known_dims, step
+from predict_fit import Fit, LatentFit, Source
 from rows import ResultFile, load
 from sweep_table import duration
 
@@ -119,7 +120,10 @@ def _text(
         + ", nothing else.",
     ]
     if beyond:
-        lines.append("  ~ beyond the sizes, groups or dims that were measured: the nearest measured fraction is used.")
+        lines.append(
+            "  ~ beyond the sizes, groups of heads or dims that were measured: the nearest measured fraction is used, "
+            "and nothing is promised."
+        )
     if not known_dims(fit, model):
         lines.append(
             f"  Key and value dims of {model.key_dim} and {model.value_dim} were not measured: taken to do as others."
@@ -139,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= args.batch <= 2**20:
         raise UserError("--batch", f"{args.batch} is out of range", "a whole number from 1 to 2^20")
     weights = parse_size(args.weights, "--weights") if args.weights is not None else 0
-    fit = fit_for(result, model, args.storage, args.threads, args.native)
+    fit = fit_for(Source(result, args.storage, args.threads, args.native), model)
     steps = [step(fit, model, args.storage, tokens, args.batch) for tokens in _contexts(args, model)]
     if args.json:
         print(

@@ -46,27 +46,32 @@ def scalar(result: ResultFile, row: Row) -> Ratio | None:
     return rival.times(row) if rival else None
 
 
-def above_read_roof(row: Row) -> bool:
-    return bool(row.get("above_roof")) and row.get("above_roof_of") != "compute"
+def _passes(row: Row, fraction: str) -> bool:
+    """Above the roof by more than the spread, and by more than a median may be."""
+    value = row.raw.get(fraction)
+    return bool(value and value["median"] - 1 > max(value["high"] - value["low"], 0.02))
 
 
-def above_compute_roof(row: Row) -> bool:
-    """More work a second than the compute roof allows, by more than the spread: that roof is wrong."""
+def roofs_passed(row: Row) -> list[str]:
+    """The roofs that this row lies above: each of them is wrong."""
+    passed = []
     if row.get("above_roof"):
-        return row.get("above_roof_of") == "compute"
-    spread = None if row.get("unique_bytes") else Ratio.of(row.raw.get("attainable_spread"))
-    return bool(spread and spread.median - 1 > max(spread.high - spread.low, 0.02))
+        passed.append(row.get("above_roof_of", "read"))
+    elif not row.raw.get("unique_bytes") and _passes(row, "attainable_spread"):
+        passed.append("compute")
+    if _passes(row, "page_order_fraction"):
+        passed.append("page-order")
+    return passed
 
 
 def marks(row: Row) -> str:
     """above roof, unstable: what makes a figure doubtful."""
-    words = []
     by = row.get("above_roof_by")
     amount = f" by {by * 100:.0f} %" if by else ""
-    if above_read_roof(row):
-        words.append("above roof" + amount)
-    if above_compute_roof(row):
-        words.append("above compute roof" + amount)
+    words = []
+    for roof in roofs_passed(row):
+        name = "roof" if roof == "read" else f"{roof} roof"
+        words.append(f"above {name}" + ("" if roof == "page-order" else amount))
     if row.status == "unstable":
         words.append("unstable")
     return ", ".join(words)
@@ -149,10 +154,8 @@ def table(result: ResultFile) -> str:
 def notes(result: ResultFile) -> Iterator[str]:
     """What a reader must not miss: roofs that were passed, doubtful rows, rivals that were faster, missing rows."""
     own = own_rows(result)
-    for what, above in (
-        ("read", [row for row in own if above_read_roof(row)]),
-        ("compute", [row for row in own if above_compute_roof(row)]),
-    ):
+    for what in ("read", "compute", "page-order"):
+        above = [row for row in own if what in roofs_passed(row)]
         if above:
             names = ", ".join(short_name(row.name) for row in above[:5]) + (", ..." if len(above) > 5 else "")
             yield f"{len(above)} rows lie above their {what} roof: that roof is wrong, its probe needs mending: {names}"

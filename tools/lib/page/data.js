@@ -3,7 +3,7 @@
 
 const TEXTS = [
   "kernel", "storage", "cache", "threads", "impl", "tuple", "status", "reason", "isa", "implementation", "variant",
-  "shape", "mode"
+  "shape", "mode", "above"
 ];
 
 // A column is one string: values in a row, nothing for null, "value*count" for the same value many times.
@@ -117,7 +117,7 @@ function rowLines(row) {
           significant(row.ratio_high)})`);
     if (row.implementation) lines.push(row.implementation);
   }
-  if (row.above) lines.push("above its roof: the roof is wrong");
+  if (row.above) lines.push(`above its ${row.above} roof: that roof is wrong`);
   if (row.status === "unstable") lines.push(`unstable: ${row.reason}`);
   return lines;
 }

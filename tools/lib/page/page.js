@@ -188,6 +188,12 @@ function drawRoofline(rows) {
          }]);
 }
 
+// Of several machines, those that measured something here; all of them where none did.
+function withRows(facets) {
+  const found = facets.filter(([, rows]) => rows.some((row) => row.ns !== null));
+  return found.length ? found : facets;
+}
+
 function drawTime() {
   const rows =
       ALL
@@ -202,7 +208,7 @@ function drawTime() {
                    IMPLS[impl]])
           .concat([[swatch(css("--faint"), "", "2 3"), "the bytes at the read roof"]]));
   const facets = filter.machines.size > 1 ?
-      [...filter.machines].map((i) => [DATA[i].name, rows.filter((row) => row.machine === i)]) :
+      withRows([...filter.machines].map((i) => [DATA[i].name, rows.filter((row) => row.machine === i)])) :
       STORAGES.filter((s) => filter.storages.has(s)).map((s) => [s, rows.filter((row) => row.storage === s)]);
   panels(
       "time",
@@ -220,10 +226,10 @@ function drawHalving() {
           .filter((s) => paired.some((row) => row.storage === s))
           .map((s) => [swatch(css(`--${s}`), SYMBOLS[s]), `${s} over f32`]));
   const facets = filter.machines.size > 1 ?
-      [...filter.machines].map(
+      withRows([...filter.machines].map(
           (i) =>
               [`${filter.variant}: ${DATA[i].name}`,
-               rows.filter((row) => row.machine === i && row.variant === filter.variant)]) :
+               rows.filter((row) => row.machine === i && row.variant === filter.variant)])) :
       variants().map((variant) => [variant, rows.filter((row) => row.variant === variant)]);
   panels("halving", facets.map(([title, members]) => ({title, chart: halvingChart(members)})));
 }
@@ -248,7 +254,7 @@ function showRow(row) {
 
 function doubts(row) {
   const status = row.status === "ok" ? [] : [`${row.status.replace("_", " ")}: ${row.reason}`];
-  return row.above ? ["above roof", ...status] : status;
+  return row.above ? [`above its ${row.above} roof`, ...status] : status;
 }
 
 const ROW_COLUMNS = [
@@ -279,7 +285,11 @@ function drawRows() {
 
 function drawTop() {
   const machine = DATA[0];
-  el("title").textContent = MANY ? `${DATA.length} machines, one KV cache` : machine.cpu;
+  // A machine may come with more than one file, such as its quick sweep and that of the layouts.
+  const same = DATA.every((m) => ["cpu", "threads", "isa"].every((fact) => m[fact] === machine[fact]));
+  el("title").textContent = !MANY ? machine.cpu :
+      same                        ? `${machine.cpu}, ${DATA.length} sweeps` :
+                                    `${DATA.length} machines, one KV cache`;
   el("lead").textContent = "How fast can a machine read a KV cache, and how close does attention get to that? " +
       (MANY ? "" :
               `${machine.threads} threads, ${machine.isa}, measured ${machine.date}${
