@@ -1,5 +1,6 @@
 #include "bench/reporter.hpp"
 
+#include <cstdio>
 #include <ostream>
 
 namespace kvroof::bench {

@@ -1,6 +1,7 @@
 #include "bench/result_rows.hpp"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace kvroof::bench {
 namespace {

@@ -14,16 +14,27 @@
 namespace kvroof::bench {
 namespace {
 
+Json plain_row(const std::string& impl = "kvroof", std::int64_t unique_bytes = 0) {
+  Json row = decode_row(gqa_case(), impl, "t");
+  if (unique_bytes > 0) row["unique_bytes"] = unique_bytes;
+  return row;
+}
+
+// The row after samples of these times; probe and compute roof may be left out.
+Json timed(Json row, const std::vector<double>& time, const std::vector<double>& probe = {},
+           const std::vector<double>& compute = {}) {
+  Timed samples;
+  samples.time_ns = &time;
+  if (!probe.empty()) samples.probe_ns = &probe;
+  samples.probe_bytes = 16 << 20;
+  if (!compute.empty()) samples.compute_gflops = &compute;
+  set_times(row, samples);
+  return row;
+}
+
 TEST(BenchRows, RatesAndFractionsByHand) {
-  Json row = decode_row(gqa_case(), "kvroof", "t");
   const double bytes = 16 << 20, flops = 32.0 * 4096 * 512;
-  const std::vector<double> time = {2e6, 4e6, 2e6}, probe = {1e6, 3e6, 1e6}, compute = {1e3, 1e3, 1e3};
-  Timed timed;
-  timed.time_ns = &time;
-  timed.probe_ns = &probe;
-  timed.probe_bytes = 16 << 20;
-  timed.compute_gflops = &compute;
-  set_times(row, timed);
+  const Json row = timed(plain_row(), {2e6, 4e6, 2e6}, {1e6, 3e6, 1e6}, {1e3, 1e3, 1e3});
   EXPECT_EQ(row["real_time"], 2e6);
   EXPECT_DOUBLE_EQ(row["gb_per_s"].get<double>(), bytes / 2e6);
   EXPECT_DOUBLE_EQ(row["gflops"].get<double>(), flops / 2e6);
@@ -37,28 +48,15 @@ TEST(BenchRows, RatesAndFractionsByHand) {
 }
 
 TEST(BenchRows, TheComputeRoofBindsWhereItIsLower) {
-  Json row = decode_row(gqa_case(), "kvroof", "t");
   const double flops = 32.0 * 4096 * 512;
-  const std::vector<double> time = {1e6}, probe = {1e5}, compute = {100};
-  Timed timed;
-  timed.time_ns = &time;
-  timed.probe_ns = &probe;
-  timed.probe_bytes = 16 << 20;
-  timed.compute_gflops = &compute;
-  set_times(row, timed);
+  const Json row = timed(plain_row(), {1e6}, {1e5}, {100});
   EXPECT_DOUBLE_EQ(row["attainable_gflops"].get<double>(), 100);
   EXPECT_DOUBLE_EQ(row["attainable_fraction"].get<double>(), flops / 1e6 / 100);
 }
 
 TEST(BenchRows, ARowAboveItsRoofByMoreThanTheSpreadIsMarked) {
   const auto marked = [](const std::vector<double>& time, const std::vector<double>& probe) {
-    Json row = decode_row(gqa_case(), "kvroof", "t");
-    Timed timed;
-    timed.time_ns = &time;
-    timed.probe_ns = &probe;
-    timed.probe_bytes = 16 << 20;
-    set_times(row, timed);
-    return row["above_roof"].get<bool>();
+    return timed(plain_row(), time, probe)["above_roof"].get<bool>();
   };
   EXPECT_TRUE(marked({100, 100, 100}, {110, 110, 110}));
   EXPECT_FALSE(marked({100, 100, 100}, {101, 101, 101}));           // within what a median can tell
@@ -69,15 +67,8 @@ TEST(BenchRows, ARowAboveItsRoofByMoreThanTheSpreadIsMarked) {
 TEST(BenchRows, ARowAboveItsComputeRoofIsMarkedToo) {
   const auto marked = [](const std::vector<double>& compute, std::int64_t unique_bytes,
                          const std::string& impl = "kvroof") {
-    Json row = decode_row(gqa_case(), impl, "t");
-    if (unique_bytes > 0) row["unique_bytes"] = unique_bytes;
     const std::vector<double> time(compute.size(), 1e6), probe(compute.size(), 0.9e6);
-    Timed timed;
-    timed.time_ns = &time;
-    timed.probe_ns = &probe;
-    timed.probe_bytes = 16 << 20;
-    timed.compute_gflops = &compute;
-    set_times(row, timed);
+    const Json row = timed(plain_row(impl, unique_bytes), time, probe, compute);
     return row.value("above_roof_of", row["above_roof"] == true ? "?" : "");
   };
   // 32 * 4096 * 512 flops in a millisecond are 67.1 GFLOP/s.
@@ -92,18 +83,10 @@ TEST(BenchRows, ARowAboveItsComputeRoofIsMarkedToo) {
 TEST(BenchRows, TheSelfTestFailsAboveTenPerCentOnly) {
   const auto fails = [](double probe_ns, std::size_t pairs, double slow_quarter = 0, const std::string& impl = "kvroof",
                         std::int64_t unique_bytes = 0) {
-    Json row = decode_row(gqa_case(), impl, "t");
-    if (unique_bytes > 0) row["unique_bytes"] = unique_bytes;
     std::vector<double> probe(pairs, probe_ns);
     const std::vector<double> time(pairs, 1e6), compute(pairs, 1e6);
     for (std::size_t i = 0; slow_quarter > 0 && i < (pairs + 2) / 3; ++i) probe[i] = slow_quarter;
-    Timed timed;
-    timed.time_ns = &time;
-    timed.probe_ns = &probe;
-    timed.probe_bytes = 16 << 20;
-    timed.compute_gflops = &compute;
-    set_times(row, timed);
-    return fails_roof(row);
+    return fails_roof(timed(plain_row(impl, unique_bytes), time, probe, compute));
   };
   EXPECT_TRUE(fails(1.11e6, 5));
   EXPECT_FALSE(fails(1.09e6, 5));  // marked, not failed
@@ -114,14 +97,8 @@ TEST(BenchRows, TheSelfTestFailsAboveTenPerCentOnly) {
 }
 
 TEST(BenchRows, TheSelfTestKnowsTheComputeRoofToo) {
-  Json row = decode_row(gqa_case(), "kvroof", "t");
   const std::vector<double> time(6, 1e6), probe(6, 0.9e6), compute(6, 50);  // the row does 67 GFLOP/s
-  Timed timed;
-  timed.time_ns = &time;
-  timed.probe_ns = &probe;
-  timed.probe_bytes = 16 << 20;
-  timed.compute_gflops = &compute;
-  set_times(row, timed);
+  Json row = timed(plain_row(), time, probe, compute);
   EXPECT_EQ(row["above_roof_of"], "compute");
   EXPECT_TRUE(fails_roof(row));
   row["status"] = "unstable";  // proves nothing
@@ -150,21 +127,14 @@ TEST(BenchRows, NativeModeHasARowWhetherItRunsOrNot) {
 
 TEST(BenchRows, SharedRowsAreJudgedByTheirUniqueBytes) {
   for (const auto& [unique, marked] : {std::pair{8 << 20, false}, {15 << 20, true}}) {
-    Json row = decode_row(gqa_case(), "kvroof", "t");
-    row["unique_bytes"] = unique;
-    const std::vector<double> time(3, 1e6), probe(3, 1.5e6);
-    Timed timed;
-    timed.time_ns = &time;
-    timed.probe_ns = &probe;
-    timed.probe_bytes = 16 << 20;
-    set_times(row, timed);
+    const Json row = timed(plain_row("kvroof", unique), {1e6, 1e6, 1e6}, {1.5e6, 1.5e6, 1.5e6});
     EXPECT_DOUBLE_EQ(row["read_fraction"].get<double>(), 1.5);
     EXPECT_EQ(row["above_roof"].get<bool>(), marked) << unique;
   }
 }
 
 TEST(BenchRows, ARowThatDidNotRunHasNoTime) {
-  Json row = decode_row(gqa_case(), "onednn", "t");
+  Json row = plain_row("onednn");
   set_not_run(row, "unsupported", "avx2: unimplemented");
   EXPECT_FALSE(row.contains("real_time"));
   EXPECT_FALSE(row.contains("time_unit"));
@@ -174,17 +144,12 @@ TEST(BenchRows, ARowThatDidNotRunHasNoTime) {
 }
 
 TEST(BenchRows, ThrottlingAndAChangingClockMakeARowUnstable) {
-  const std::vector<double> time = {1e6};
-  Timed timed;
-  timed.time_ns = &time;
-  Json row = decode_row(gqa_case(), "scalar", "t");
-  set_times(row, timed);
+  Json row = timed(plain_row("scalar"), {1e6});
   set_conditions(row, {4000.0, 3950.0, 0});
   EXPECT_EQ(row["status"], "ok");
   set_conditions(row, {4000.0, 3800.0, 0});
   EXPECT_EQ(row["status"], "unstable");
-  Json throttled = decode_row(gqa_case(), "scalar", "t");
-  set_times(throttled, timed);
+  Json throttled = timed(plain_row("scalar"), {1e6});
   set_conditions(throttled, {4000.0, 4000.0, 2});
   EXPECT_EQ(throttled["status"], "unstable");
 }

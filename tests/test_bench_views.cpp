@@ -31,6 +31,15 @@ std::vector<std::pair<std::int64_t, const std::byte*>> rows_of(const CallViews& 
   return rows;
 }
 
+CacheSet one_cache(Arena& arena, const DecodeCase& c) {
+  CacheSet set;
+  set.k_bytes = c.k_bytes();
+  set.v_bytes = c.v_bytes();
+  set.count = 1;
+  EXPECT_EQ(arena.prepare(c.storage, set, 1), "");
+  return set;
+}
+
 TEST(BenchViews, EveryLayoutReadsAllOfTheSameMemory) {
   DecodeCase c = small_case();
   std::vector<std::byte> memory(c.bytes());
@@ -186,11 +195,7 @@ TEST(BenchViews, AForkedPrefixLiesInMemoryOnce) {
   }
   std::vector<CallViews> calls = {call};
   Arena arena(std::nullopt, 1, c.isa);
-  CacheSet set;
-  set.k_bytes = c.k_bytes();
-  set.v_bytes = c.v_bytes();
-  set.count = 1;
-  ASSERT_EQ(arena.prepare(c.storage, set, 1), "");
+  const CacheSet set = one_cache(arena, c);
   calls[0] = shared_prefix_views(c, set.k(0));
   KernelRun run(c, std::move(calls));
   EXPECT_EQ(run.bytes(), static_cast<std::int64_t>(c.bytes()));  // every sequence's visible rows
@@ -202,11 +207,7 @@ TEST(BenchViews, AKernelRunCountsBytesAndChecksItsResult) {
   DecodeCase c = small_case();
   c.threads = 2;
   Arena arena(std::nullopt, 1, c.isa);
-  CacheSet set;
-  set.k_bytes = c.k_bytes();
-  set.v_bytes = c.v_bytes();
-  set.count = 1;
-  ASSERT_EQ(arena.prepare(c.storage, set, 1), "");
+  const CacheSet set = one_cache(arena, c);
   DecodeCase ring = c;
   ring.window = c.T;
   DecodeCase window = c;

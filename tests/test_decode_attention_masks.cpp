@@ -192,14 +192,9 @@ TEST_P(AttentionMasks, LongSumOfHalvesDoesNotOverflow) {  // 65536 * 1.5 is beyo
 TEST(AttentionAccounting, BytesAndFlopsCountVisibleRowsOnce) {
   for (std::uint64_t seed = 1; seed <= 120; ++seed) {
     const Case c = make_case(random_spec(seed, 100000));
-    const StoredOptions stored(c);
     for (const std::uint64_t layout : {seed, seed + 1000}) {
       StoredSequence sequence(c, random_layout(layout));
-      const AttentionSequence list[] = {sequence.sequence(), sequence.sequence()};
-      AttentionArgs args;
-      args.shape = stored.shape;
-      args.options = stored.options;
-      args.sequences = {list, 1};
+      StoredCall call(sequence);
       std::int64_t rows = 0, pairs = 0;
       for (const char seen : visible_rows(c.problem)) rows += seen;
       for (std::int64_t i = c.problem.T - c.problem.n; i < c.problem.T; ++i) {
@@ -212,10 +207,11 @@ TEST(AttentionAccounting, BytesAndFlopsCountVisibleRowsOnce) {
           rows * c.problem.kv_heads *
           (side(c.spec.k_storage, c.problem.key_dim) + side(c.spec.v_storage, c.problem.value_dim));
       const std::int64_t flops = pairs * c.problem.query_heads * 2 * (c.problem.key_dim + c.problem.value_dim);
-      EXPECT_EQ(attention_bytes(args), bytes) << describe(c.spec);
-      EXPECT_EQ(attention_flops(args), flops) << describe(c.spec);
-      args.sequences = list;  // two sequences: twice the work
-      EXPECT_EQ(attention_flops(args), 2 * flops) << describe(c.spec);
+      EXPECT_EQ(attention_bytes(call.args), bytes) << describe(c.spec);
+      EXPECT_EQ(attention_flops(call.args), flops) << describe(c.spec);
+      call.list.push_back(sequence.sequence());
+      call.args.sequences = call.list;  // two sequences: twice the work
+      EXPECT_EQ(attention_flops(call.args), 2 * flops) << describe(c.spec);
     }
   }
 }
@@ -226,16 +222,11 @@ TEST(AttentionAccounting, WindowInAChunk) {  // no dead row at the start of a ti
   spec.n = 32;
   spec.window = 33;
   const Case c = make_case(spec);
-  const StoredOptions stored(c);
   StoredSequence sequence(c, {});
-  const AttentionSequence list[] = {sequence.sequence()};
-  AttentionArgs args;
-  args.shape = stored.shape;
-  args.options = stored.options;
-  args.sequences = list;
-  EXPECT_EQ(attention_bytes(args),
+  const StoredCall call(sequence);
+  EXPECT_EQ(attention_bytes(call.args),
             (97 - 33) * 2 * 64 * 4);  // positions 33..96: the first query, at 65, looks back to 33
-  EXPECT_EQ(attention_flops(args), 32 * 33 * 4 * 64);
+  EXPECT_EQ(attention_flops(call.args), 32 * 33 * 4 * 64);
 }
 
 KVROOF_INSTANTIATE_EACH_ISA(AttentionMasks);

@@ -1,5 +1,5 @@
-// Where rows may lie: poisoned neighbours, repeated and reversed rows, offsets beyond 2^31 and 2^32, positions beyond 2^40,
-// V inside the K row.
+// Where rows may lie: poisoned neighbours, repeated and reversed rows, offsets beyond 2^31 and 2^32, positions beyond
+// 2^40, V inside the K row.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -39,20 +39,8 @@ TEST_P(AttentionMemory, PoisonOutsideTheVisibleRowsChangesNothing) {
       spec.k_storage = spec.v_storage = storage;
       const Case c = make_case(spec);
       const Attention expected = twin(c);
-      for (const Poison poison : kPoisons) {
-        for (const LayoutKind kind : kLayoutKinds) {
-          for (const std::int64_t page : {4, 16}) {
-            Layout layout;
-            layout.kind = kind;
-            layout.page_rows = page;
-            layout.seed = static_cast<std::uint64_t>(T + page);
-            layout.poison = poison;
-            layout.edge = page == 4 ? Edge::end : Edge::start;
-            expect_same_bits(attend(c, layout, how()), expected, describe(spec) + " " + describe(layout));
-            if (kind != LayoutKind::paged) break;
-          }
-        }
-      }
+      for (const Layout& layout : poisoned_layouts(static_cast<std::uint64_t>(T)))
+        expect_same_bits(attend(c, layout, how()), expected, describe(spec) + " " + describe(layout));
     }
   }
 }
@@ -70,15 +58,8 @@ TEST_P(AttentionMemory, NoHeadDimReadsPastAnArray) {
         spec.k_storage = spec.v_storage = storage;
         const Case c = make_case(spec);
         const Attention expected = twin(c);
-        for (const Edge edge : {Edge::end, Edge::start}) {
-          for (const LayoutKind kind : {LayoutKind::head_major, LayoutKind::paged}) {
-            Layout layout;
-            layout.kind = kind;
-            layout.page_rows = 3;
-            layout.edge = edge;
-            expect_same_bits(attend(c, layout, how(1)), expected, describe(spec) + " " + describe(layout));
-          }
-        }
+        for (const Layout& layout : edge_layouts())
+          expect_same_bits(attend(c, layout, how(1)), expected, describe(spec) + " " + describe(layout));
       }
     }
   }
@@ -217,13 +198,6 @@ class Sparse {
   std::byte* data_ = nullptr;
 };
 
-void put_row(std::byte* at, Storage storage, const float* values, std::int64_t d) {
-  for (std::int64_t i = 0; i < d; ++i) {
-    const std::uint32_t bits = encode_element(storage, values[i]);
-    std::memcpy(at + i * static_cast<std::int64_t>(storage_bytes(storage)), &bits, storage_bytes(storage));
-  }
-}
-
 // P rows a page, 8 heads, D = 128, bf16: page 131072 of 16 rows begins at element 2^31.
 TEST_P(AttentionMemory, PageIdsBeyond2To31Elements) {
   for (const std::int64_t page_rows : {16, 1}) {
@@ -256,8 +230,8 @@ TEST_P(AttentionMemory, PageIdsBeyond2To31Elements) {
         for (std::int64_t h = 0; h < 8; ++h) {
           const std::int64_t at = table[p] * page_bytes + h * view.k_head_stride + t * view.k_row_stride;
           const std::int64_t row = ((p * page_rows + t) * 8 + h) * 128;
-          put_row(k.data() + at, Storage::bf16, c.problem.k.data() + row, 128);
-          put_row(v.data() + at, Storage::bf16, c.problem.v.data() + row, 128);
+          encode_row(Storage::bf16, c.problem.k.data() + row, 128, k.data() + at);
+          encode_row(Storage::bf16, c.problem.v.data() + row, 128, v.data() + at);
         }
       }
     }
@@ -286,7 +260,7 @@ TEST_P(AttentionMemory, ContiguousRowsBeyond2To32Bytes) {
       std::copy_n(c.problem.k.begin() + t * 576, 512, c.problem.v.begin() + t * 512);
     }
     for (std::int64_t back = 1; back <= 8; ++back) {
-      put_row(memory.data() + (T - back) * kRow, Storage::bf16, c.problem.k.data() + (spec.T - back) * 576, 576);
+      encode_row(Storage::bf16, c.problem.k.data() + (spec.T - back) * 576, 576, memory.data() + (T - back) * kRow);
     }
     RowRun run;
     run.k = run.v = memory.data();
@@ -301,15 +275,11 @@ TEST_P(AttentionMemory, ContiguousRowsBeyond2To32Bytes) {
     for (const std::int64_t latent : {0, 512}) {  // as a plain V that overlaps K, and declared as a latent row
       view.latent_dim = latent;
       expect_same_bits(attend_view(c, view, how()), twin(c), describe(spec) + " at " + std::to_string(T));
-      const StoredOptions stored(c);
       StoredSequence sequence(c, {});
       sequence.read_from(view);
-      const AttentionSequence list[] = {sequence.sequence()};
-      AttentionArgs args;
-      args.shape = stored.shape;
-      args.options = stored.options;
-      args.sequences = list;
-      EXPECT_EQ(attention_bytes(args), latent == 0 ? 8 * (576 + 512) * 2 : 8 * kRow) << "a latent row is read once";
+      const StoredCall call(sequence);
+      EXPECT_EQ(attention_bytes(call.args), latent == 0 ? 8 * (576 + 512) * 2 : 8 * kRow)
+          << "a latent row is read once";
     }
   }
 }
@@ -331,8 +301,8 @@ TEST_P(AttentionMemory, HeadStrideBeyond2To32Bytes) {
     const Case c = make_case(spec);
     for (std::int64_t t = 0; t < 20; ++t) {
       for (std::int64_t h = 0; h < 3; ++h) {
-        put_row(k.data() + h * stride + t * 32 * size, storage, c.problem.k.data() + (t * 3 + h) * 32, 32);
-        put_row(v.data() + h * stride + t * 16 * size, storage, c.problem.v.data() + (t * 3 + h) * 16, 16);
+        encode_row(storage, c.problem.k.data() + (t * 3 + h) * 32, 32, k.data() + h * stride + t * 32 * size);
+        encode_row(storage, c.problem.v.data() + (t * 3 + h) * 16, 16, v.data() + h * stride + t * 16 * size);
       }
     }
     RowRun run;

@@ -2,13 +2,10 @@
 // instruction set, storage and option. The largest share of the bound that was used is recorded with the test's result.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 
-#include "reference/oracle.hpp"
-#include "tests/support/attend.hpp"
-#include "tests/support/compare.hpp"
 #include "tests/support/each_isa.hpp"
+#include "tests/support/oracle_bound.hpp"
 
 namespace kvroof::test {
 namespace {
@@ -21,28 +18,14 @@ class AttentionOracle : public EachIsa {
     how.isa = isa();
     how.parts = 3;
     const Attention a = attend(c, random_layout(spec.seed), how);
-    const reference::OracleAnswer answer = reference::oracle_attention(c.problem);
-    const std::string what = describe(spec) + " " + describe(how);
-    EXPECT_TRUE(within(a.out, answer.out, answer.out_bound, "the bound of oracle.hpp for out", what));
-    EXPECT_TRUE(within(a.lse, answer.lse, answer.lse_bound, "the bound of oracle.hpp for lse", what));
-    const double share = reference::worst_error_over_bound(answer, a.out, a.lse);
-    EXPECT_LE(share, 1.0) << what;
-    worst_ = std::max(worst_, share);
-    // A bound far above the values would hold for anything.
-    double largest = 0, bound = 0;
-    for (std::size_t i = 0; i < answer.out.size(); ++i) {
-      largest = std::max(largest, std::fabs(answer.out[i]));
-      bound = std::max(bound, answer.out_bound[i]);
-    }
-    loosest_ = std::max(loosest_, largest > 0 ? bound / largest : 0.0);
+    bound_.expect_within(a, reference::oracle_attention(c.problem), "the bound of oracle.hpp",
+                         describe(spec) + " " + describe(how));
   }
   void TearDown() override {
-    if (IsSkipped()) return;
-    RecordProperty("worst_error_over_bound", std::to_string(worst_));
-    RecordProperty("loosest_bound_over_value", std::to_string(loosest_));
+    if (!IsSkipped()) bound_.record();
   }
 
-  double worst_ = 0, loosest_ = 0;
+  OracleBound bound_;
 };
 
 TEST_P(AttentionOracle, StoragesAndGroups) {
@@ -60,7 +43,7 @@ TEST_P(AttentionOracle, StoragesAndGroups) {
       }
     }
   }
-  EXPECT_LE(loosest_, 1e-3);
+  EXPECT_LE(bound_.loosest(), 1e-3);
 }
 
 TEST_P(AttentionOracle, HeadDims) {

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "tests/support/attend.hpp"
 #include "tests/support/each_isa.hpp"
@@ -40,12 +39,6 @@ void expect_only_visible_rows_read(const CaseSpec& spec, Isa isa, int parts) {
   RowPages k(p.T), v(p.T), k_scale(p.T), v_scale(p.T);
   const auto element = [](Storage s) { return static_cast<std::int64_t>(storage_bytes(s)); };
   const std::int64_t k_bytes = element(spec.k_storage), v_bytes = element(spec.v_storage);
-  const auto write = [](Storage storage, std::byte* at, const float* from, std::int64_t d) {
-    for (std::int64_t i = 0; i < d; ++i) {
-      const std::uint32_t bits = encode_element(storage, from[i]);
-      std::memcpy(at + i * static_cast<std::int64_t>(storage_bytes(storage)), &bits, storage_bytes(storage));
-    }
-  };
   const std::vector<char> visible = visible_rows(p);
   for (std::int64_t t = 0; t < p.T; ++t) {
     if (visible[static_cast<std::size_t>(t)] == 0) {
@@ -54,8 +47,8 @@ void expect_only_visible_rows_read(const CaseSpec& spec, Isa isa, int parts) {
     }
     for (std::int64_t h = 0; h < p.kv_heads; ++h) {
       const std::int64_t i = t * p.kv_heads + h;
-      write(spec.k_storage, k.row(t) + h * p.key_dim * k_bytes, p.k.data() + i * p.key_dim, p.key_dim);
-      write(spec.v_storage, v.row(t) + h * p.value_dim * v_bytes, p.v.data() + i * p.value_dim, p.value_dim);
+      encode_row(spec.k_storage, p.k.data() + i * p.key_dim, p.key_dim, k.row(t) + h * p.key_dim * k_bytes);
+      encode_row(spec.v_storage, p.v.data() + i * p.value_dim, p.value_dim, v.row(t) + h * p.value_dim * v_bytes);
       if (!p.k_scale.empty()) reinterpret_cast<float*>(k_scale.row(t))[h] = p.k_scale[static_cast<std::size_t>(i)];
       if (!p.v_scale.empty()) reinterpret_cast<float*>(v_scale.row(t))[h] = p.v_scale[static_cast<std::size_t>(i)];
     }
@@ -82,17 +75,12 @@ void expect_only_visible_rows_read(const CaseSpec& spec, Isa isa, int parts) {
   how.parts = parts;
   expect_same_bits(attend_view(c, view, how), twin(c), describe(spec) + " " + describe(how));
 
-  const StoredOptions stored(c);
   StoredSequence sequence(c, {});
   sequence.read_from(view);
-  const AttentionSequence list[] = {sequence.sequence()};
-  AttentionArgs args;
-  args.shape = stored.shape;
-  args.options = stored.options;
-  args.sequences = list;
+  const StoredCall call(sequence);
   const std::int64_t scales = (spec.k_storage == Storage::int8 ? 4 : 0) + (spec.v_storage == Storage::int8 ? 4 : 0);
-  EXPECT_EQ(attention_bytes(args), std::count(visible.begin(), visible.end(), 1) * p.kv_heads *
-                                       (p.key_dim * k_bytes + p.value_dim * v_bytes + scales))
+  EXPECT_EQ(attention_bytes(call.args), std::count(visible.begin(), visible.end(), 1) * p.kv_heads *
+                                            (p.key_dim * k_bytes + p.value_dim * v_bytes + scales))
       << describe(spec);
 }
 

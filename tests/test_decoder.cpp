@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "reference/inputs.hpp"
@@ -76,10 +77,14 @@ struct Model {
   }
 };
 
-AttentionOptions scaled(std::int64_t key_dim) {
-  AttentionOptions options;
-  options.scale = 1.0f / std::sqrt(static_cast<float>(key_dim));
-  return options;
+// Scale 1/sqrt(key_dim); all else is the default.
+DecoderLayer layer_of(AttentionShape shape, Storage k_storage = Storage::f32, Storage v_storage = Storage::f32) {
+  DecoderLayer layer;
+  layer.shape = shape;
+  layer.options.scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
+  layer.k_storage = k_storage;
+  layer.v_storage = v_storage;
+  return layer;
 }
 
 // Four layers of different kinds: full MHA with RoPE; ring with kept tokens, GQA, RoPE the other way; window over a
@@ -88,42 +93,28 @@ Model hybrid_model() {
   static const float slopes[] = {0.25f, 0.0625f};
   static const float sinks[] = {0.5f, -1.0f, 2.0f};
   Model model(20);
-  DecoderLayer full;
-  full.shape = {3, 3, 8, 8};
-  full.options = scaled(8);
+  DecoderLayer full = layer_of({3, 3, 8, 8});
   full.inv_freq = rope_inv_freq(8, 10000.0);
   model.add(full);
 
-  DecoderLayer kept;
-  kept.shape = {4, 2, 16, 5};
-  kept.options = scaled(16);
+  DecoderLayer kept = layer_of({4, 2, 16, 5}, Storage::f16, Storage::f16);
   kept.options.window = 33;
   kept.options.kept_tokens = 4;
-  kept.k_storage = Storage::f16;
-  kept.v_storage = Storage::f16;
   kept.inv_freq = rope_inv_freq(16, 500000.0, 8.0);
   kept.pairing = RopePairing::half_split;
   kept.ring_capacity = 50;
   model.add(kept);
 
-  DecoderLayer windowed;
-  windowed.shape = {2, 2, 7, 18};
-  windowed.options = scaled(7);
+  DecoderLayer windowed = layer_of({2, 2, 7, 18}, Storage::int8, Storage::bf16);
   windowed.options.window = 70;
   windowed.options.softcap = 3.0f;
   windowed.options.alibi_slopes = slopes;
-  windowed.k_storage = Storage::int8;
-  windowed.v_storage = Storage::bf16;
   windowed.order = RowOrder::token_major;
   model.add(windowed);
 
-  DecoderLayer sink;
-  sink.shape = {3, 1, 17, 3};
-  sink.options = scaled(17);
+  DecoderLayer sink = layer_of({3, 1, 17, 3}, Storage::bf16, Storage::int8);
   sink.options.window = 12;
   sink.options.sink_logits = sinks;
-  sink.k_storage = Storage::bf16;
-  sink.v_storage = Storage::int8;
   sink.order = RowOrder::token_major;
   sink.ring_capacity = 40;
   model.add(sink);
@@ -256,10 +247,7 @@ TEST(Decoder, OneCachePerLayerIsOneCachePerHead) {
 
 TEST(Decoder, CountsWhatTheSourcesCount) {
   Model model(6);
-  DecoderLayer layer;
-  layer.shape = {1, 1, 4, 4};
-  layer.options = scaled(4);
-  model.add(layer);
+  model.add(layer_of({1, 1, 4, 4}));
   const Decoder decoder = model.decoder();
   DecoderState state = decoder.start();
   const std::vector<float> x = random_floats(1, 100 * 6, 1.0f);
@@ -281,10 +269,7 @@ TEST(Decoder, CountsWhatTheSourcesCount) {
   EXPECT_EQ(without_cache, 5050);
 
   Model twelve(4);
-  DecoderLayer small;
-  small.shape = {12, 12, 2, 2};
-  small.options = scaled(2);
-  for (int l = 0; l < 12; ++l) twelve.add(small);
+  for (int l = 0; l < 12; ++l) twelve.add(layer_of({12, 12, 2, 2}));
   EXPECT_EQ(twelve.decoder().cache_count(), 144);
 
   // 2 layers x 2 heads at 1000 tokens, 8 query heads per KV head: an eighth of the cache.
@@ -302,9 +287,7 @@ TEST(Decoder, CountsWhatTheSourcesCount) {
 TEST(Decoder, ReproducesThePrintedCheck) {
   const reference::SeedExactness seed = reference::seed_exactness();
   const float wo[4][3] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0, 0, 0}};
-  DecoderLayer layer;
-  layer.shape = {1, 1, 3, 3};
-  layer.options = scaled(3);
+  DecoderLayer layer = layer_of({1, 1, 3, 3});
   layer.wq = seed.wq[0];
   layer.wk = seed.wk[0];
   layer.wv = seed.wv[0];
@@ -325,9 +308,7 @@ TEST(Decoder, ReproducesThePrintedCheck) {
 
 TEST(Decoder, RollbackIsAllLayersOrNone) {
   Model model(8);
-  DecoderLayer full;
-  full.shape = {1, 1, 4, 4};
-  full.options = scaled(4);
+  DecoderLayer full = layer_of({1, 1, 4, 4});
   model.add(full);
   DecoderLayer tight = full;
   tight.options.window = 8;
@@ -354,10 +335,7 @@ TEST(Decoder, RollbackIsAllLayersOrNone) {
 TEST(Decoder, RefusesLayersThatDoNotFit) {
   const auto build = [](auto change) {
     Model model(8);
-    DecoderLayer layer;
-    layer.shape = {2, 1, 4, 4};
-    layer.options = scaled(4);
-    model.add(layer);
+    model.add(layer_of({2, 1, 4, 4}));
     model.decoder();  // fills in the weights
     change(model.layers[0]);
     Decoder(8, model.layers);
@@ -378,10 +356,7 @@ TEST(Decoder, RefusesLayersThatDoNotFit) {
   require_error(ErrorCode::bad_shape, "no model", [&] { build([](DecoderLayer& l) { Decoder(0, {&l, 1}); }); });
 
   Model model(8);
-  DecoderLayer layer;
-  layer.shape = {1, 1, 4, 4};
-  layer.options = scaled(4);
-  model.add(layer);
+  model.add(layer_of({1, 1, 4, 4}));
   const Decoder decoder = model.decoder();
   DecoderState state = decoder.start();
   float x[8] = {}, y[8];
@@ -394,9 +369,7 @@ TEST(Decoder, RefusesLayersThatDoNotFit) {
 
 TEST(Decoder, RefusesSizesThatOverflowOrExceedMemory) {
   const float w = 1.0f;  // never read: the sizes are refused first
-  DecoderLayer layer;
-  layer.shape = {1, 1, 4, 4};
-  layer.options = scaled(4);
+  DecoderLayer layer = layer_of({1, 1, 4, 4});
   layer.wq = layer.wk = layer.wv = layer.wo = &w;
   require_error(ErrorCode::bad_shape, "model_dim 2^62", [&] { Decoder(std::int64_t{1} << 62, {&layer, 1}); });
   require_error(ErrorCode::bad_shape, "model_dim 2^63 - 1", [&] { Decoder(INT64_MAX, {&layer, 1}); });
@@ -408,9 +381,7 @@ TEST(Decoder, RefusesSizesThatOverflowOrExceedMemory) {
 TEST(Decoder, RefusesForeignStatesAndLayers) {
   const auto model_of = [](auto change) {
     Model model(8);
-    DecoderLayer layer;
-    layer.shape = {2, 2, 4, 4};
-    layer.options = scaled(4);
+    DecoderLayer layer = layer_of({2, 2, 4, 4});
     layer.options.window = 8;
     change(layer);
     model.add(layer);

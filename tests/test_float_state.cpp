@@ -12,8 +12,6 @@ namespace {
 
 class FloatState : public EachIsa {};
 
-// ---------------------------------------------------------------------------------
-
 TEST_P(FloatState, CallersFloatStateHasNoEffectAndIsKept) {
   for (const Storage storage : kStorages) {
     CaseSpec spec;
@@ -33,34 +31,32 @@ TEST_P(FloatState, CallersFloatStateHasNoEffectAndIsKept) {
       for (const bool threads : {false, true}) {
         for (const int parts : {1, 4}) {
           StoredSequence sequence(c, {});
-          const StoredOptions stored(c);
-          const AttentionSequence list[] = {sequence.sequence()};
-          AttentionArgs args;
-          args.shape = stored.shape;
-          args.options = stored.options;
-          args.sequences = list;
-          const std::size_t bytes = attention_workspace_bytes(args, parts);
-          GuardedBuffer workspace(bytes, Edge::end, 64);
+          const StoredCall call(sequence);
+          GuardedBuffer workspace(attention_workspace_bytes(call.args, parts), Edge::end, 64);
           std::uint64_t after = 0;
-          if (threads) {  // OpenMP's workers in that state as well: a caller's own parallel code may have put them
-                          // there
-#pragma omp parallel num_threads(4)
-            set_float_state(state);
-            decode_attention(args, {workspace.data(), bytes}, parts, isa());
-            after = float_state();
-            int changed = 0;
-#pragma omp parallel num_threads(4) reduction(+ : changed)
-            {
-              changed += float_state() != state;
-              set_float_state(kDefaultFloatState);
-            }
-            EXPECT_EQ(changed, 0) << "threads whose state did not come back";
-          } else {
+          int changed = 0;
+          {
             ScopedFloatState scoped(state);
-            for (int part = 0; part < parts; ++part) attention_run_part(args, parts, part, workspace.data(), isa());
-            for (int part = 0; part < parts; ++part) attention_merge_part(args, parts, part, workspace.data(), isa());
-            after = float_state();
+            if (threads) {
+              // OpenMP's workers too: libomp gives them the caller's state, libgomp the one that a caller's own
+              // parallel code left there.
+#pragma omp parallel num_threads(4)
+              set_float_state(state);
+              decode_attention(call.args, {workspace.data(), workspace.size()}, parts, isa());
+              after = float_state();
+#pragma omp parallel num_threads(4) reduction(+ : changed)
+              {
+                changed += float_state() != state;
+                set_float_state(kDefaultFloatState);
+              }
+            } else {
+              const AttentionArgs& args = call.args;
+              for (int part = 0; part < parts; ++part) attention_run_part(args, parts, part, workspace.data(), isa());
+              for (int part = 0; part < parts; ++part) attention_merge_part(args, parts, part, workspace.data(), isa());
+              after = float_state();
+            }
           }
+          EXPECT_EQ(changed, 0) << "threads whose state did not come back";
           EXPECT_EQ(after, state) << std::hex << "state after the call";
           expect_same_bits(sequence.result(), expected, describe(spec) + " state " + std::to_string(state));
         }

@@ -197,15 +197,16 @@ TEST_P(MlaPlanMeasured, CostsAreTimesAndDecodingOneTokenIsAbsorbed) {
   // measure anything, so a few measurements get the chance to say so.
   const MlaWeights weights = some_weights({4, 64, 16, 64, 128});
   for (const int threads : {1, 2}) {
+    MlaCosts costs;
     MlaPlan plan;
     for (int attempt = 0; attempt < 5; ++attempt) {
-      const MlaCosts costs = measure_mla_costs(weights, Storage::bf16, threads, isa());
-      EXPECT_EQ(costs.threads, threads);
-      EXPECT_GT(costs.absorbed_pass + costs.absorbed_pair, 0.0);
-      EXPECT_GT(costs.reconstruct_pass, 0.0);
+      costs = measure_mla_costs(weights, Storage::bf16, threads, isa());
       plan = plan_of(weights, costs, 1, 65536);
-      if (plan.form == MlaForm::absorbed) break;
+      if (costs.reconstruct_pass > 0.0 && plan.form == MlaForm::absorbed) break;
     }
+    EXPECT_EQ(costs.threads, threads);
+    EXPECT_GT(costs.absorbed_pass + costs.absorbed_pair, 0.0);
+    EXPECT_GT(costs.reconstruct_pass, 0.0);
     EXPECT_EQ(plan.form, MlaForm::absorbed) << plan.absorbed_seconds << " s against " << plan.reconstruct_seconds;
   }
 }

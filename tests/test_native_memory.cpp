@@ -21,16 +21,10 @@ TEST_F(NativeMemory, NoHeadDimReadsPastAnArray) {
         const std::int64_t dv = dims[(other += 7) % std::size(dims)];
         const Case c = make_case(native_spec(group, 1, dk, dv, T == 33 ? 2 : 1, T, 5));
         Attention expected;
-        for (const Edge edge : {Edge::end, Edge::start}) {
-          for (const LayoutKind kind : {LayoutKind::head_major, LayoutKind::paged}) {
-            Layout layout;
-            layout.kind = kind;
-            layout.page_rows = 3;
-            layout.edge = edge;
-            const Attention a = attend(c, layout, how(1));
-            if (expected.out.empty()) expected = a;
-            expect_same_bits(a, expected, describe(c.spec) + " " + describe(layout));
-          }
+        for (const Layout& layout : edge_layouts()) {
+          const Attention a = attend(c, layout, how(1));
+          if (expected.out.empty()) expected = a;
+          expect_same_bits(a, expected, describe(c.spec) + " " + describe(layout));
         }
       }
     }
@@ -62,20 +56,14 @@ TEST_F(NativeMemory, CallersFloatStateHasNoEffectAndIsKept) {
         if (state == kTrapping && !kTrapsExist) continue;
         for (const int parts : {1, 4}) {
           StoredSequence sequence(c, {});
-          const StoredOptions stored(c);
-          const AttentionSequence list[] = {sequence.sequence()};
-          AttentionArgs args;
-          args.shape = stored.shape;
-          args.options = stored.options;
-          args.sequences = list;
-          args.mode = Mode::native;
-          const std::size_t bytes = attention_workspace_bytes(args, parts);
-          GuardedBuffer workspace(bytes, Edge::end, 64);
+          const StoredCall call(sequence, Mode::native);
+          GuardedBuffer workspace(attention_workspace_bytes(call.args, parts), Edge::end, 64);
           std::uint64_t after = 0;
           {
             ScopedFloatState scoped(state);
-            for (int part = 0; part < parts; ++part) attention_run_part(args, parts, part, workspace.data(), kIsa);
-            for (int part = 0; part < parts; ++part) attention_merge_part(args, parts, part, workspace.data(), kIsa);
+            for (int part = 0; part < parts; ++part) attention_run_part(call.args, parts, part, workspace.data(), kIsa);
+            for (int part = 0; part < parts; ++part)
+              attention_merge_part(call.args, parts, part, workspace.data(), kIsa);
             after = float_state();
           }
           EXPECT_EQ(after, state) << std::hex << "state after the call";

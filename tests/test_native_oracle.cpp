@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "reference/oracle.hpp"
-#include "tests/support/compare.hpp"
 #include "tests/support/native.hpp"
+#include "tests/support/oracle_bound.hpp"
 
 namespace kvroof::test {
 namespace {
@@ -29,25 +28,14 @@ class NativeOracle : public NativeMode {
       for (const float x : a.out) EXPECT_TRUE(std::isfinite(x)) << what;
       return;
     }
-    EXPECT_TRUE(within(a.out, answer.out, answer.out_bound, "native mode's bound of oracle.hpp for out", what));
-    EXPECT_TRUE(within(a.lse, answer.lse, answer.lse_bound, "native mode's bound of oracle.hpp for lse", what));
-    worst_ = std::max(worst_, reference::worst_error_over_bound(answer, a.out, a.lse));
-    // A bound far above the values would hold for anything.
-    double largest = 0, bound = 0;
-    for (std::size_t i = 0; i < answer.out.size(); ++i) {
-      largest = std::max(largest, std::fabs(answer.out[i]));
-      bound = std::max(bound, answer.out_bound[i]);
-    }
-    loosest_ = std::max(loosest_, largest > 0 ? bound / largest : 0.0);
+    bound_.expect_within(a, answer, "native mode's bound of oracle.hpp", what);
   }
   void TearDown() override {
     if (IsSkipped()) return;
-    RecordProperty("worst_error_over_bound", std::to_string(worst_));
-    RecordProperty("loosest_bound_over_value", std::to_string(loosest_));
-    EXPECT_LE(worst_, 1.0);
+    bound_.record();
   }
 
-  double worst_ = 0, loosest_ = 0;
+  OracleBound bound_;
   int checked_ = 0, unbounded_ = 0;
 };
 
@@ -60,8 +48,8 @@ TEST_F(NativeOracle, GroupsAndChunks) {
     }
   }
   EXPECT_EQ(unbounded_, 0);
-  EXPECT_LE(loosest_, 0.15);
-  EXPECT_GE(worst_, 0.04) << "the bound says nothing any more";
+  EXPECT_LE(bound_.loosest(), 0.15);
+  EXPECT_GE(bound_.worst(), 0.04) << "the bound says nothing any more";
 }
 
 // Values of either parity, not multiples of a register; key and value dims apart.
@@ -79,7 +67,7 @@ TEST_F(NativeOracle, HeadDims) {
     }
   }
   EXPECT_EQ(unbounded_, 0);
-  EXPECT_LE(loosest_, 0.4);
+  EXPECT_LE(bound_.loosest(), 0.4);
 }
 
 // Absorbed MLA: V is a part of the K row, and named so.
@@ -133,7 +121,7 @@ TEST_F(NativeOracle, LongContextWithMeanOne) {
     check(spec, 1);
   }
   EXPECT_EQ(unbounded_, 0);
-  EXPECT_LE(loosest_, 0.005) << "the bound must not grow with T";
+  EXPECT_LE(bound_.loosest(), 0.005) << "the bound must not grow with T";
 }
 
 TEST_F(NativeOracle, RandomCases) {

@@ -12,39 +12,26 @@ namespace kvroof::test {
 namespace {
 
 struct NativeCall {
-  NativeCall(Storage k_storage, Storage v_storage) {
+  NativeCall(Storage k_storage, Storage v_storage)
+      : sequence(make_case(spec_of(k_storage, v_storage)), Layout{}), stored(sequence, Mode::native) {
+    workspace.fill(0x5a5a5a5au);
+    before = workspace.hash();
+  }
+  static CaseSpec spec_of(Storage k_storage, Storage v_storage) {
     CaseSpec spec;
     spec.T = 40;
     spec.k_storage = k_storage;
     spec.v_storage = v_storage;
-    source = make_case(spec);
-    sequence = std::make_unique<StoredSequence>(source, Layout{});
-    options = std::make_unique<StoredOptions>(source);
-    list[0] = sequence->sequence();
-    args.shape = options->shape;
-    args.options = options->options;
-    args.sequences = list;
-    args.mode = Mode::native;
-    workspace = GuardedBuffer(1 << 22, Edge::end, 64);
-    workspace.fill(0x5a5a5a5au);
-    before = workspace.hash();
+    return spec;
   }
-  bool nothing_written() const {
-    const Attention a = sequence->result();
-    for (const float x : a.out)
-      if (float_bits(x) != kSignalling) return false;
-    for (const float x : a.lse)
-      if (float_bits(x) != kSignalling) return false;
-    return workspace.hash() == before;
-  }
+  bool nothing_written() const { return sequence.untouched() && workspace.hash() == before; }
   std::span<std::byte> memory() { return {workspace.data(), workspace.size()}; }
 
-  Case source;
-  std::unique_ptr<StoredSequence> sequence;
-  std::unique_ptr<StoredOptions> options;
-  AttentionSequence list[1];
-  AttentionArgs args;
-  GuardedBuffer workspace;
+  StoredSequence sequence;
+  StoredCall stored;
+  AttentionArgs& args = stored.args;
+  std::vector<AttentionSequence>& list = stored.list;
+  GuardedBuffer workspace{1 << 22, Edge::end, 64};
   std::uint64_t before = 0;
 };
 

@@ -1,6 +1,8 @@
 // The scalar reference as a rival, in its two builds: one operation at a time, and left to the compiler's vectorizer.
 #include "reference/scalar.hpp"
 
+#include <cstdio>
+
 #include "bench/clock.hpp"
 #include "bench/rivals/rival.hpp"
 #include "bench/rivals/scalar_storage.hpp"

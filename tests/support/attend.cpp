@@ -34,4 +34,22 @@ void expect_same_bits(const Attention& actual, const Attention& expected, const 
   }
 }
 
+void expect_spoiled(const Attention& a, const Attention& clean, const CaseSpec& spec,
+                    const std::function<bool(std::int64_t r, std::int64_t h, std::int64_t d)>& spoiled) {
+  std::size_t row = 0, at = 0;
+  for (std::int64_t r = 0; r < spec.n; ++r) {
+    for (std::int64_t h = 0; h < spec.query_heads; ++h, ++row) {
+      for (std::int64_t d = -1; d < spec.value_dim; ++d) {
+        const float x = d < 0 ? a.lse[row] : a.out[at], before = d < 0 ? clean.lse[row] : clean.out[at];
+        if (d >= 0) ++at;
+        if (spoiled(r, h, d)) {
+          ASSERT_TRUE(is_canonical_nan(x)) << describe(spec) << " r " << r << " h " << h << " d " << d << " is " << x;
+        } else {
+          ASSERT_EQ(float_bits(x), float_bits(before)) << describe(spec) << " r " << r << " h " << h << " d " << d;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace kvroof::test

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "reference/half.hpp"
 #include "reference/inputs.hpp"
@@ -80,6 +81,20 @@ const char* inputs_name(Inputs inputs) {
     case Inputs::subnormal: return "subnormal";
   }
   return "?";
+}
+
+CaseSpec case_of(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t key_dim, std::int64_t value_dim,
+                 std::int64_t n, std::int64_t T, Storage storage, std::uint64_t seed) {
+  CaseSpec spec;
+  spec.query_heads = query_heads;
+  spec.kv_heads = kv_heads;
+  spec.key_dim = key_dim;
+  spec.value_dim = value_dim;
+  spec.n = n;
+  spec.T = T;
+  spec.k_storage = spec.v_storage = storage;
+  spec.seed = seed;
+  return spec;
 }
 
 std::string describe(const CaseSpec& s) {
@@ -219,6 +234,14 @@ std::uint32_t encode_element(Storage storage, float value) {
     case Storage::int8: return static_cast<std::uint8_t>(static_cast<std::int8_t>(value));
   }
   return 0;
+}
+
+void encode_row(Storage storage, const float* values, std::int64_t d, std::byte* at) {
+  const std::size_t size = storage_bytes(storage);
+  for (std::int64_t i = 0; i < d; ++i) {
+    const std::uint32_t bits = encode_element(storage, values[i]);
+    std::memcpy(at + static_cast<std::size_t>(i) * size, &bits, size);  // little-endian, as every machine this runs on
+  }
 }
 
 bool case_selected(std::int64_t number) {

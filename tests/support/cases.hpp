@@ -3,6 +3,7 @@
 // from these cases by a program that does not link the kernels.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -36,6 +37,9 @@ struct CaseSpec {
   std::uint64_t seed = 1;
 };
 
+CaseSpec case_of(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t key_dim, std::int64_t value_dim,
+                 std::int64_t n, std::int64_t T, Storage storage = Storage::f32, std::uint64_t seed = 1);
+
 // "Hq:8/Hkv:2/Dk:64/Dv:64/n:1/T:513/k:f16/v:f16/W:all/..." in the row-name grammar of the results.
 std::string describe(const CaseSpec& spec);
 
@@ -56,6 +60,7 @@ CaseSpec random_spec(std::uint64_t seed, std::int64_t work);
 
 // Bits of a value that the storage represents exactly. For int8 the value is the integer code itself.
 std::uint32_t encode_element(Storage storage, float value);
+void encode_row(Storage storage, const float* values, std::int64_t d, std::byte* at);
 
 // A counter for random choices in tests: the same everywhere, unlike the standard distributions.
 class Choices {

@@ -46,6 +46,7 @@ testing::AssertionResult within(const Strided& actual, const std::vector<double>
 
 using reference::bits_float;
 using reference::float_bits;
+inline bool is_canonical_nan(float x) { return float_bits(x) == 0x7fc00000u; }  // the only one that kernels write
 // Representable values between a and b; UINT64_MAX where either is NaN.
 std::uint64_t ulp_distance(float a, float b);
 // The command that runs the test that is running now, and only it.

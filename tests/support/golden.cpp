@@ -13,45 +13,34 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-CaseSpec shape(std::int64_t hq, std::int64_t hkv, std::int64_t dk, std::int64_t dv, std::int64_t n, std::int64_t T) {
-  CaseSpec spec;
-  spec.query_heads = hq;
-  spec.kv_heads = hkv;
-  spec.key_dim = dk;
-  spec.value_dim = dv;
-  spec.n = n;
-  spec.T = T;
-  return spec;
-}
-
 }  // namespace
 
 std::vector<CaseSpec> golden_cases() {
   std::vector<CaseSpec> shapes = {
-      shape(4, 4, 128, 128, 1, 1300),  // MHA over three segments
-      shape(8, 2, 64, 64, 1, 513),     // GQA, one row in the second segment
-      shape(16, 1, 128, 128, 1, 700),  // MQA
-      shape(7, 7, 33, 65, 3, 40),      // odd sizes, a chunk
-      shape(71, 1, 8, 8, 1, 100),      // a large group
-      shape(2, 1, 576, 512, 1, 70),    // the widest rows
-      shape(1, 1, 16, 16, 1, 1),       // a single row
-      shape(1, 1, 16, 8, 1, 9000),     // the tree of segments
+      case_of(4, 4, 128, 128, 1, 1300),  // MHA over three segments
+      case_of(8, 2, 64, 64, 1, 513),     // GQA, one row in the second segment
+      case_of(16, 1, 128, 128, 1, 700),  // MQA
+      case_of(7, 7, 33, 65, 3, 40),      // odd sizes, a chunk
+      case_of(71, 1, 8, 8, 1, 100),      // a large group
+      case_of(2, 1, 576, 512, 1, 70),    // the widest rows
+      case_of(1, 1, 16, 16, 1, 1),       // a single row
+      case_of(1, 1, 16, 8, 1, 9000),     // the tree of segments
   };
-  CaseSpec masked = shape(4, 2, 40, 24, 9, 1200);
+  CaseSpec masked = case_of(4, 2, 40, 24, 9, 1200);
   masked.window = 530;
   masked.kept_tokens = 5;
   masked.sink = true;
   shapes.push_back(masked);
-  CaseSpec biased = shape(6, 3, 80, 80, 2, 600);
+  CaseSpec biased = case_of(6, 3, 80, 80, 2, 600);
   biased.alibi = true;
   biased.softcap = 30.0f;
   biased.inputs = Inputs::large;
   shapes.push_back(biased);
-  CaseSpec rising = shape(3, 3, 112, 96, 1, 1025);
+  CaseSpec rising = case_of(3, 3, 112, 96, 1, 1025);
   rising.inputs = Inputs::rising;
   rising.sink = true;
   shapes.push_back(rising);
-  CaseSpec tiny = shape(2, 2, 64, 64, 1, 300);
+  CaseSpec tiny = case_of(2, 2, 64, 64, 1, 300);
   tiny.inputs = Inputs::subnormal;
   shapes.push_back(tiny);
 

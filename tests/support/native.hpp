@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/attend.hpp"
 
 namespace kvroof::test {
@@ -29,16 +31,7 @@ class NativeMode : public testing::Test {
 
 inline CaseSpec native_spec(std::int64_t hq, std::int64_t hkv, std::int64_t dk, std::int64_t dv, std::int64_t n,
                             std::int64_t T, std::uint64_t seed) {
-  CaseSpec spec;
-  spec.query_heads = hq;
-  spec.kv_heads = hkv;
-  spec.key_dim = dk;
-  spec.value_dim = dv;
-  spec.n = n;
-  spec.T = T;
-  spec.seed = seed;
-  spec.k_storage = spec.v_storage = Storage::bf16;
-  return spec;
+  return case_of(hq, hkv, dk, dv, n, T, Storage::bf16, seed);
 }
 
 inline CaseSpec random_native_spec(std::uint64_t seed, std::int64_t work) {
@@ -58,9 +51,7 @@ class LatentCase {
     memory_ = GuardedBuffer(static_cast<std::size_t>(spec.T * dk * 2), Edge::end, 2);
     for (std::int64_t t = 0; t < spec.T; ++t) {
       std::copy_n(source.problem.k.begin() + t * dk, latent_dim, source.problem.v.begin() + t * latent_dim);
-      for (std::int64_t d = 0; d < dk; ++d)
-        memory_.as<std::uint16_t>()[t * dk + d] = static_cast<std::uint16_t>(
-            encode_element(Storage::bf16, source.problem.k[static_cast<std::size_t>(t * dk + d)]));
+      encode_row(Storage::bf16, source.problem.k.data() + t * dk, dk, memory_.data() + t * dk * 2);
     }
     memory_.read_only();
     run_.k = run_.v = memory_.data();

@@ -37,10 +37,6 @@ void poison_all(GuardedBuffer& buffer, Storage storage, Poison poison) {
   for (std::size_t at = 0; at + step <= buffer.size(); at += step) put(buffer.data() + at, storage, bits);
 }
 
-void write_row(std::byte* at, Storage storage, const float* values, std::int64_t d) {
-  for (std::int64_t i = 0; i < d; ++i) put(at + i * bytes_of(storage), storage, encode_element(storage, values[i]));
-}
-
 // Elements a block spans when its last row ends where the row's data end: no padding after it, so that the array's end
 // is the data's end.
 std::int64_t block_span(std::int64_t rows, std::int64_t heads, std::int64_t row_stride, std::int64_t head_stride,
@@ -76,6 +72,24 @@ Layout random_layout(std::uint64_t seed) {
   layout.edge = choose.one_in(2) ? Edge::end : Edge::start;
   layout.drop_invisible = choose.one_in(2);
   return layout;
+}
+
+std::vector<Layout> poisoned_layouts(std::uint64_t seed) {
+  std::vector<Layout> list;
+  for (const Poison poison : kPoisons) {
+    for (const LayoutKind kind : kLayoutKinds) list.push_back({kind, 4, seed + 4, poison, Edge::end});
+    list.push_back({LayoutKind::paged, 16, seed + 16, poison, Edge::start});
+  }
+  return list;
+}
+
+std::vector<Layout> edge_layouts() {
+  std::vector<Layout> list;
+  for (const Edge edge : {Edge::end, Edge::start}) {
+    for (const LayoutKind kind : {LayoutKind::head_major, LayoutKind::paged})
+      list.push_back({.kind = kind, .page_rows = 3, .edge = edge});
+  }
+  return list;
 }
 
 std::vector<char> visible_rows(const reference::AttentionProblem& p) {
@@ -261,8 +275,8 @@ void StoredCache::write_rows(const Case& c, const Slots::Run& run, const Place& 
       std::byte* k = k_.data() + (run.block * place.k_block + row * place.k_row + h * place.k_head) * bytes_of(ks);
       std::byte* v = (shared_ ? k_.data() + v_offset_ : v_.data()) +
                      (run.block * place.v_block + row * place.v_row + h * place.v_head) * bytes_of(vs);
-      write_row(k, ks, p.k.data() + i * p.key_dim, p.key_dim);
-      write_row(v, vs, p.v.data() + i * p.value_dim, p.value_dim);
+      encode_row(ks, p.k.data() + i * p.key_dim, p.key_dim, k);
+      encode_row(vs, p.v.data() + i * p.value_dim, p.value_dim, v);
       const auto set = [&](GuardedBuffer& scales, std::int64_t block, std::int64_t rs, std::int64_t hs, float value) {
         scales.as<float>()[run.block * block + row * rs + h * hs] = value;
       };

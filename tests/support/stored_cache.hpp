@@ -38,6 +38,10 @@ struct Layout {
 };
 std::string describe(const Layout& layout);
 Layout random_layout(std::uint64_t seed);
+// Every kind with every poison; pages of 4 rows, and of 16 at the arrays' other end.
+std::vector<Layout> poisoned_layouts(std::uint64_t seed);
+// Both ends of every array at its guard page, in one run and in pages of 3 rows.
+std::vector<Layout> edge_layouts();
 
 class StoredCache {
  public:

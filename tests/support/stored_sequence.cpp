@@ -77,6 +77,12 @@ Attention StoredSequence::result() const {
   return a;
 }
 
+bool StoredSequence::untouched() const {
+  const auto kept = [](float x) { return float_bits(x) == kSignalling; };
+  const Attention a = result();
+  return std::all_of(a.out.begin(), a.out.end(), kept) && std::all_of(a.lse.begin(), a.lse.end(), kept);
+}
+
 std::string StoredSequence::damage() const {
   const reference::AttentionProblem& p = case_.problem;
   std::string text;
@@ -125,16 +131,25 @@ StoredOptions::StoredOptions(const Case& c, Edge edge) {
   options.sink_logits = store(p.sink_logits, sinks_);
 }
 
-std::vector<Attention> run_attention(const Sequences& sequences, const How& how, std::string& damage) {
-  const StoredOptions stored(sequences.front()->source());
-  std::vector<AttentionSequence> list;
+StoredCall::StoredCall(StoredSequence& only, Mode mode) : stored(only.source()), list{only.sequence()} {
+  set_args(mode);
+}
+
+StoredCall::StoredCall(const Sequences& sequences, Mode mode) : stored(sequences.front()->source()) {
   for (const auto& s : sequences) list.push_back(s->sequence());
-  AttentionArgs args;
+  set_args(mode);
+}
+
+void StoredCall::set_args(Mode mode) {
   args.shape = stored.shape;
   args.options = stored.options;
   args.sequences = list;
-  args.mode = how.mode;
+  args.mode = mode;
+}
 
+std::vector<Attention> run_attention(const Sequences& sequences, const How& how, std::string& damage) {
+  const StoredCall call(sequences, how.mode);
+  const AttentionArgs& args = call.args;
   const std::size_t bytes = attention_workspace_bytes(args, how.parts);
   GuardedBuffer workspace(bytes, Edge::end, kWorkspaceAlignment);
   workspace.fill(how.workspace_fill);

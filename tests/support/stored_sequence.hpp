@@ -32,6 +32,7 @@ class StoredSequence {
   void read_from(const KvView& view) { view_ = view; }
   const Case& source() const { return case_; }
   Attention result() const;
+  bool untouched() const;  // no float of out and lse was written
   // Empty when all is well, else what was touched that must not be.
   std::string damage() const;
 
@@ -67,6 +68,21 @@ class StoredOptions {
 };
 
 using Sequences = std::vector<std::unique_ptr<StoredSequence>>;
+
+// The arguments of one call over sequences that share shape, storage and options: those of the first one's case.
+struct StoredCall {
+  explicit StoredCall(StoredSequence& only, Mode mode = Mode::reproducible);
+  explicit StoredCall(const Sequences& sequences, Mode mode = Mode::reproducible);
+  StoredCall(const StoredCall&) = delete;
+  StoredCall& operator=(const StoredCall&) = delete;
+
+  StoredOptions stored;
+  std::vector<AttentionSequence> list;
+  AttentionArgs args;
+
+ private:
+  void set_args(Mode mode);
+};
 
 // Runs all sequences in one call; they must be of one shape, storage and set of options. `damage` gets what was written
 // that must not be, or is left empty.
