@@ -175,12 +175,12 @@ LayoutTuple chunk_tuple(const Sweep& sweep, const DecodeCase& plain, const std::
   return tuple;
 }
 
-LayoutTuple batch_tuple(const Sweep& sweep, const DecodeCase& plain) {
+LayoutTuple batch_tuple(const Sweep& sweep, const DecodeCase& plain, const std::vector<const char*>& kinds) {
   LayoutTuple tuple;
   DecodeCase c = plain;
   c.kernel = "batch";
   tuple.set = cache_set(sweep, c.k_bytes(), c.v_bytes());
-  for (const char* lengths : {"equal", "skewed"}) {
+  for (const char* lengths : kinds) {
     c.lengths = lengths;
     tuple.variants.push_back(
         {c, [c](std::int64_t i, const CacheSet& set) { return batch_views(c, set.k(i), batch_lengths(c)); }});
@@ -214,7 +214,7 @@ LayoutTuple prefix_tuple(const Sweep& sweep, const DecodeCase& plain, std::int64
 std::vector<Entry> layout_entries(const Sweep& sweep) {
   std::vector<Entry> entries;
   const Preset preset = sweep.options.preset;
-  if (preset == Preset::quick || preset == Preset::check) return entries;
+  if (preset == Preset::quick) return entries;
   const bool full = preset == Preset::full || preset == Preset::layouts;
   const PresetSizes sizes = sweep.sizes();
   const auto add = [&](LayoutTuple tuple, double weight) {
@@ -233,6 +233,19 @@ std::vector<Entry> layout_entries(const Sweep& sweep) {
     c.threads = all ? sizes.threads_all : 1;
     c.isa = sizes.isa;
     c.storage = Storage::f16;
+    if (preset == Preset::check) {  // a window that begins inside a segment, and a batch
+      c.shape = kGqa;
+      for (Storage storage : kStorages) {
+        c.storage = storage;
+        c.T = 1600;
+        add(window_tuple(c, c.T * cache_copies(true, c.bytes(), sweep.last_level_bytes)), 1);
+        c.batch = 4;
+        c.T = 1536;
+        add(batch_tuple(sweep, c, {"equal"}), 1);
+        c.batch = 1;
+      }
+      continue;
+    }
     if (!full && !all) continue;
     c.shape = kMha;
     c.T = full ? 65536 : 1024;  // f16: 1 GiB
@@ -258,10 +271,13 @@ std::vector<Entry> layout_entries(const Sweep& sweep) {
     c.T = full ? 4096 : 256;
     for (std::int64_t batch : full ? std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 64} : std::vector<std::int64_t>{8}) {
       c.batch = batch;
-      add(batch_tuple(sweep, c), full ? 1 + 0.1 * static_cast<double>(batch) : 1);
+      add(batch_tuple(sweep, c, {"equal", "skewed"}), full ? 1 + 0.1 * static_cast<double>(batch) : 1);
     }
     c.batch = 8;
-    add(prefix_tuple(sweep, c, full ? 3584 : 192), full ? 2 : 1);
+    for (const ShapeCase& shape : {kMha, kGqa}) {
+      c.shape = shape;
+      add(prefix_tuple(sweep, c, full ? 3584 : 192), full ? 2 : 1);
+    }
   }
   return entries;
 }

@@ -14,7 +14,7 @@ constexpr std::int64_t kMaxDim = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 48;  // segment indices keep to 40 levels of the merge tree
 
-constexpr std::int64_t kMaxQueries = std::int64_t{1} << 40;   // n x heads of a group
+constexpr std::int64_t kMaxQueries = std::int64_t{1} << 40;  // n x heads of a group
 
 std::string number(std::int64_t n) { return std::to_string(n); }
 
@@ -34,7 +34,8 @@ void check_shape(const AttentionShape& s) {
 
 void check_options(const AttentionOptions& o) {
   if (!(std::fabs(o.scale) <= std::numeric_limits<float>::max()))
-    throw Error(ErrorCode::bad_option, "scale is not set or not finite: pass it explicitly, for example 1/sqrt(key_dim)");
+    throw Error(ErrorCode::bad_option,
+                "scale is not set or not finite: pass it explicitly, for example 1/sqrt(key_dim)");
   if (o.window < 1)
     throw Error(ErrorCode::bad_option, "window is " + number(o.window) +
                                            ": must be at least 1 (it counts the query itself), or kUnlimitedWindow");
@@ -121,8 +122,9 @@ void attention_check(const AttentionArgs& args) {
     throw Error(ErrorCode::bad_option,
                 "mode is " + number(static_cast<std::int64_t>(args.mode)) + ": must be reproducible or native");
   if (args.mode == Mode::native && args.expansion != nullptr)
-    throw Error(ErrorCode::bad_isa, "mode native cannot reconstruct from latent rows: no native kernel for it; use the "
-                                    "absorbed form or mode reproducible");
+    throw Error(ErrorCode::bad_isa,
+                "mode native cannot reconstruct from latent rows: no native kernel for it; use the "
+                "absorbed form or mode reproducible");
   if (args.segment_begin < 0 || args.segment_end < args.segment_begin)
     throw Error(ErrorCode::bad_option,
                 "segments [" + number(args.segment_begin) + ", " + number(args.segment_end) + ") are no range");
@@ -148,7 +150,8 @@ std::size_t attention_workspace_bytes(const AttentionArgs& args, int parts) {
   check_shape(args.shape);
   for (const AttentionSequence& seq : args.sequences) check_count(seq.n, args.shape, "a sequence");
   if (args.sequences.empty()) return 0;
-  return make_attention_split(args, parts).part_bytes * static_cast<std::size_t>(parts);
+  const AttentionSplit split = make_attention_split(args, parts);
+  return split.part_bytes * static_cast<std::size_t>(parts) + split.store_bytes;
 }
 
 namespace {

@@ -20,8 +20,10 @@ std::int64_t overlap(std::int64_t a0, std::int64_t a1, std::int64_t b0, std::int
   return std::max<std::int64_t>(0, std::min(a1, b1) - std::max(a0, b0));
 }
 
+// first_segment: where a shared prefix before it ends.
 void set_queries(AttentionGroup& group, const AttentionArgs& args, std::int64_t group_heads, std::int64_t query0,
-                 std::int64_t queries) {
+                 std::int64_t queries, std::int64_t first_segment) {
+  group.first_segment = first_segment;
   const AttentionSequence& seq = *group.sequence;
   const std::int64_t oldest = seq.kv.end_position - seq.n;
   group.query0 = query0;
@@ -37,7 +39,7 @@ void set_queries(AttentionGroup& group, const AttentionArgs& args, std::int64_t 
   // cut to the slice of segments this call reads
   group.kept_segment = std::min(args.segment_begin, kept_segments);
   group.kept_segments = std::min(args.segment_end, kept_segments) - group.kept_segment;
-  group.window_segment = std::clamp(args.segment_begin, window_segment, end_segment);
+  group.window_segment = std::clamp(std::max(args.segment_begin, first_segment), window_segment, end_segment);
   group.segments =
       group.kept_segments + std::clamp(args.segment_end, group.window_segment, end_segment) - group.window_segment;
 }
@@ -48,10 +50,14 @@ std::int64_t segment_rows(const AttentionGroup& group, std::int64_t segment) {
 }
 
 std::int64_t group_rows(const AttentionGroup& group, const AttentionArgs& args) {
-  const std::int64_t begin = args.segment_begin * kSegmentRows;
+  const std::int64_t begin = std::max(args.segment_begin, group.first_segment) * kSegmentRows;
   const std::int64_t end =
       args.segment_end > group.last_position / kSegmentRows ? group.last_position + 1 : args.segment_end * kSegmentRows;
   return overlap(begin, end, 0, group.kept_end) + overlap(begin, end, group.window_begin, group.last_position + 1);
+}
+
+bool sliced(const AttentionArgs& args) {
+  return args.segment_begin > 0 || args.segment_end != std::numeric_limits<std::int64_t>::max();
 }
 
 // Rows of K heads lie side by side in a token-major cache, or all heads of a page one after another; then several heads
@@ -104,8 +110,7 @@ std::int64_t first_run_at(const KvView& kv, std::int64_t position) {
 
 AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   AttentionSplit split;
-  const bool sliced = args.segment_begin > 0 || args.segment_end != std::numeric_limits<std::int64_t>::max();
-  if (sliced) parts = 1;  // groups must be the same in every process, whatever its threads
+  if (sliced(args)) parts = 1;  // groups must be the same in every process, whatever its threads
   const AttentionShape& shape = args.shape;
   split.group_heads = shape.query_heads / shape.kv_heads;
   split.dk_pad = round_up(shape.key_dim, kLanes);
@@ -120,7 +125,7 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
     items += (visible + kSegmentRows - 1) / kSegmentRows * shape.kv_heads;
   }
   if (max_n == 0) return split;
-  split.head_run = sliced ? 1 : choose_head_run(args, parts);
+  split.head_run = sliced(args) ? 1 : choose_head_run(args, parts);
   split.query_tile =
       max_n == 1 ? split.group_heads
                  : std::min(max_n * split.group_heads,
@@ -130,17 +135,32 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
     split.query_tile = round_up((split.query_tile + 1) / 2, kLanes);
     items *= 2;
   }
-  for (const AttentionSequence& seq : args.sequences) {
-    if (seq.n == 0) continue;
+  const std::int64_t head_runs = (shape.kv_heads + split.head_run - 1) / split.head_run;
+  std::int64_t group_queries = split.query_tile;  // at most, of any group
+  SharedPrefix shared;
+  std::int64_t shared_end = 0;
+  for (std::int64_t s = 0; s < static_cast<std::int64_t>(args.sequences.size()); ++s) {
+    const AttentionSequence& seq = args.sequences[static_cast<std::size_t>(s)];
+    if (s >= shared_end) {
+      shared = shared_prefix(args, s);
+      shared_end = s + shared.sequences;
+      if (shared.segments > 0) {
+        const std::int64_t queries = shared.sequences * split.group_heads;
+        group_queries = std::max(group_queries, queries);
+        split.total_cost += shared.segments * kSegmentRows * row_cost(shape.kv_heads, queries);
+        split.prefixes += head_runs;
+      }
+    }
     AttentionGroup group;
     group.sequence = &seq;
     const std::int64_t all = seq.n * split.group_heads;
     for (std::int64_t q = 0; q < all; q += split.query_tile) {
-      set_queries(group, args, split.group_heads, q, std::min(split.query_tile, all - q));
+      set_queries(group, args, split.group_heads, q, std::min(split.query_tile, all - q), shared.segments);
       split.total_cost += group_rows(group, args) * row_cost(shape.kv_heads, group.queries);
+      if (shared.segments > 0) split.followers += head_runs;
     }
   }
-  split.max_queries = split.head_run * round_up(split.query_tile, kLanes);
+  split.max_queries = split.head_run * round_up(group_queries, kLanes);
   std::int64_t levels = 1;
   while ((std::int64_t{1} << levels) < max_segments) ++levels;
   split.node_slots = 2 * levels + 4;
@@ -152,21 +172,32 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
     return begin;
   };
   const std::int64_t f = sizeof(float);
-  const std::int64_t results = split.head_run * split.query_tile;
+  const auto node_bytes = [&](std::int64_t queries) {
+    return static_cast<std::size_t>(round_up(split.head_run * queries * (split.dv_pad + 2) * f, 64));
+  };
   split.q_rows = take(split.max_queries * split.dk_pad * f);
   split.q_lanes = take(split.max_queries * split.dk_pad * f);
   split.scores = take(split.max_queries * kScoreStride * f);
   split.row_floats = take(3 * kScoreStride * f);  // K scales, V scales, ALiBi distances
   split.row_tables = take(2 * static_cast<std::int64_t>(kSegmentRowsBytes));
-  split.tile = take(std::max(kMinTileFloats, kLanes * split.dk_pad) * f);
+  split.tile = take(std::max(2 * kMinTileFloats, 4 * kLanes * split.dk_pad) * f);
   if (args.expansion != nullptr) {
     split.latent_pad = round_up(args.sequences[0].kv.latent_dim, kLanes);
     split.latents = take(64 * split.latent_pad * f);
     split.expanded = take(64 * std::max(split.dk_pad, split.dv_pad) * f);
   }
   split.open_groups = take(2 * static_cast<std::int64_t>(sizeof(OpenGroup)));
-  split.node_bytes = static_cast<std::size_t>(round_up(results * (split.dv_pad + 2) * f, 64));
+  split.node_bytes = node_bytes(group_queries);
   split.nodes = take(2 * split.node_slots * static_cast<std::int64_t>(split.node_bytes));
+  if (split.prefixes > 0) {
+    const auto slots = static_cast<std::size_t>(split.node_slots);
+    split.follower_node_bytes = node_bytes(split.query_tile);
+    split.joined_nodes = take(split.node_slots * static_cast<std::int64_t>(split.follower_node_bytes));
+    split.prefix_entry_bytes = kPartialsHeaderBytes + slots * split.node_bytes;
+    split.follower_entry_bytes = kPartialsHeaderBytes + slots * split.follower_node_bytes;
+    split.store_bytes = static_cast<std::size_t>(split.prefixes) * split.prefix_entry_bytes +
+                        static_cast<std::size_t>(split.followers) * split.follower_entry_bytes;
+  }
   split.part_bytes =
       static_cast<std::size_t>(round_up(static_cast<std::int64_t>(at), 4096)) + 64;  // odd lines: no 4K alias
   return split;
@@ -186,18 +217,54 @@ AttentionCursor::AttentionCursor(const AttentionArgs& args, const AttentionSplit
   end_ = cut(part + 1);
 }
 
+void AttentionCursor::load_prefix() {
+  group_ = AttentionGroup{};
+  group_.id = next_id_++;
+  group_.sequence = &args_.sequences[static_cast<std::size_t>(sequence_)];
+  group_.head0 = prefix_run_ * split_.head_run;
+  group_.heads = std::min(split_.head_run, args_.shape.kv_heads - group_.head0);
+  group_.queries = shared_.sequences * split_.group_heads;
+  group_.first_position = group_.last_position = shared_.segments * kSegmentRows - 1;  // every query sees that far
+  group_.segments = shared_.segments;
+  group_.sharers = shared_.sequences;
+  group_.store = prefixes_++;
+  ++prefix_run_;
+  ordinal_ = 0;
+}
+
 bool AttentionCursor::load_group() {
   const std::int64_t sequences = static_cast<std::int64_t>(args_.sequences.size());
   while (sequence_ < sequences) {
+    if (sequence_ >= shared_end_) {
+      shared_ = shared_prefix(args_, sequence_);
+      shared_begin_ = sequence_;
+      shared_end_ = sequence_ + shared_.sequences;
+      prefix_run_ = 0;
+      first_prefix_id_ = next_id_;
+    }
+    if (shared_.segments > 0 && prefix_run_ * split_.head_run < args_.shape.kv_heads) {
+      load_prefix();
+      return true;
+    }
     const AttentionSequence& seq = args_.sequences[static_cast<std::size_t>(sequence_)];
     const std::int64_t all = seq.n * split_.group_heads;
     if (run_ * split_.head_run < args_.shape.kv_heads && tile_ * split_.query_tile < all) {
+      group_ = AttentionGroup{};
       group_.id = next_id_++;
       group_.sequence = &seq;
+      if (shared_.segments > 0) {  // the prefix groups, one a run of heads, come before the first of their sequences
+        const std::int64_t back = prefix_run_ - run_;
+        group_.prefix_id = first_prefix_id_ + run_;
+        group_.prefix_store = prefixes_ - back;
+        group_.sharer = sequence_ - shared_begin_;
+        group_.prefix_sharers = shared_.sequences;
+        group_.store = followers_++;
+      }
       group_.head0 = run_ * split_.head_run;
       group_.heads = std::min(split_.head_run, args_.shape.kv_heads - group_.head0);
       const std::int64_t query0 = tile_ * split_.query_tile;
-      set_queries(group_, args_, split_.group_heads, query0, std::min(split_.query_tile, all - query0));
+      set_queries(group_, args_, split_.group_heads, query0, std::min(split_.query_tile, all - query0),
+                  shared_.segments);
       if (++tile_ * split_.query_tile >= all) {
         tile_ = 0;
         ++run_;

@@ -1,9 +1,11 @@
 // How decode attention is cut into work. Baseline code, shared by every ISA: pure bookkeeping, no arithmetic on values.
 //
-// A group is (sequence, run of KV heads, tile of queries): everything that reads the same rows together. A group's work
-// is the list of segments that hold a row one of its queries sees. Groups in order, segments in order, form one line of
-// items; a part is a contiguous stretch of that line with its share of the cost, so a thread walks rows in memory
-// order. Inside a KV head the queries of a sequence are numbered r*G + g (new token r, head g of the group).
+// A group is (sequence, run of KV heads, tile of queries): everything that reads the same rows together. Sequences that
+// share a prefix have a group more, in front of theirs, with all their queries: it reads the prefix, theirs what
+// follows (ops/shared_prefix.hpp joins them). A group's work is the list of segments that hold a row one of its queries
+// sees. Groups in order, segments in order, form one line of items; a part is a contiguous stretch of that line with
+// its share of the cost, so a thread walks rows in memory order. Inside a KV head the queries of a sequence are
+// numbered r*G + g (new token r, head g of the group).
 #pragma once
 
 #include <cstddef>
@@ -26,7 +28,19 @@ struct AttentionGroup {
   std::int64_t kept_segments = 0;        // and how many there are
   std::int64_t window_segment = 0;       // first segment of the window
   std::int64_t segments = 0;
+  std::int64_t sharers = 1;        // sequences, from `sequence` on, whose single new tokens the queries are: a prefix
+  std::int64_t first_segment = 0;  // > 0: what is before it belongs to the prefix group `prefix_id` ...
+  std::int64_t prefix_id = -1;
+  std::int64_t prefix_store = -1;  // ... which keeps its nodes there; this is sharer number `sharer` of prefix_sharers
+  std::int64_t sharer = 0, prefix_sharers = 0;
+  std::int64_t store = -1;  // where a prefix group, or one that follows a prefix, keeps its nodes; counted apart
 };
+
+// The prefix of a run of sequences: 1 sequence, 0 segments if it shares nothing with its neighbour.
+struct SharedPrefix {
+  std::int64_t sequences = 1, segments = 0;
+};
+SharedPrefix shared_prefix(const AttentionArgs& args, std::int64_t first);
 
 // A partial result: for each of a group's results (KV head x query) a max, a sum and an accumulator of dv_pad floats,
 // over the segments [index << level, (index + 1) << level) as far as they hold visible rows.
@@ -68,7 +82,12 @@ struct AttentionSplit {
   std::size_t latents = 0, expanded = 0;  // 64 rows each, with LatentExpansion only
   std::size_t open_groups = 0, nodes = 0;
   std::size_t node_bytes = 0;
+  std::size_t joined_nodes = 0;  // to join a prefix and what follows it, with shared prefixes only
   std::size_t part_bytes = 0;
+  // behind all parts: nodes of prefix groups, then of those that follow them
+  std::int64_t prefixes = 0, followers = 0;
+  std::size_t follower_node_bytes = 0, prefix_entry_bytes = 0, follower_entry_bytes = 0;
+  std::size_t store_bytes = 0;
 };
 
 AttentionSplit make_attention_split(const AttentionArgs& args, int parts);
@@ -88,12 +107,16 @@ class AttentionCursor {
   bool next_group(AttentionGroup& group);
 
  private:
-  bool load_group();  // group_ from (sequence_, run_, tile_); false past the last one
+  bool load_group();   // group_ from (sequence_, run_, tile_); false past the last one
+  void load_prefix();  // group_ from (shared_, prefix_run_)
   const AttentionArgs& args_;
   const AttentionSplit& split_;
   std::int64_t begin_, end_;  // cost range of this part
   std::int64_t cost_ = 0;     // cost of everything before the current item
   std::int64_t sequence_ = 0, run_ = 0, tile_ = 0, ordinal_ = 0, next_id_ = 0;
+  SharedPrefix shared_;  // of the sequences [shared_begin_, shared_end_), which sequence_ is one of
+  std::int64_t shared_begin_ = 0, shared_end_ = 0, prefix_run_ = 0, first_prefix_id_ = 0;
+  std::int64_t prefixes_ = 0, followers_ = 0;
   bool loaded_ = false;
   AttentionGroup group_;
 };

@@ -41,13 +41,20 @@ MlaForm form_of(int form) {
   return static_cast<MlaForm>(form);
 }
 
-void require_tokens(const void* from, std::int64_t tokens, const void* to) {
-  if (tokens < 0) {
-    throw Error(ErrorCode::bad_shape, "kvroof: tokens is " + std::to_string(tokens) + ", must be at least 0");
-  }
-  if (tokens > 0 && (from == nullptr || to == nullptr)) {
-    throw Error(ErrorCode::bad_view, std::string("kvroof: the ") + (from == nullptr ? "input" : "output") + " is null");
-  }
+// One of the two projections of absorbed MLA.
+kvroof_status project(decltype(mla_fold_queries) run, const kvroof_mla_weights* weights, const float* from,
+                      std::int64_t tokens, float* to, int threads, const char* isa) {
+  return guarded([&] {
+    const MlaWeights& w = handle(weights).weights;
+    if (tokens < 0) {
+      throw Error(ErrorCode::bad_shape, "kvroof: tokens is " + std::to_string(tokens) + ", must be at least 0");
+    }
+    if (tokens > 0 && (from == nullptr || to == nullptr)) {
+      const char* const missing = from == nullptr ? "input" : "output";
+      throw Error(ErrorCode::bad_view, std::string("kvroof: the ") + missing + " is null");
+    }
+    run(w, from, tokens, to, threads, isa_of(isa));
+  });
 }
 
 MlaShape shape_of(const kvroof_mla_shape& s) {
@@ -136,20 +143,12 @@ void kvroof_mla_work_destroy(kvroof_mla_work* work) { delete work; }
 
 kvroof_status kvroof_mla_fold_queries(const kvroof_mla_weights* weights, const float* q, int64_t tokens,
                                       float* absorbed, int threads, const char* isa) {
-  return guarded([&] {
-    const MlaWeights& w = handle(weights).weights;
-    require_tokens(q, tokens, absorbed);
-    mla_fold_queries(w, q, tokens, absorbed, threads, isa_of(isa));
-  });
+  return project(mla_fold_queries, weights, q, tokens, absorbed, threads, isa);
 }
 
 kvroof_status kvroof_mla_expand_latents(const kvroof_mla_weights* weights, const float* latent, int64_t tokens,
                                         float* out, int threads, const char* isa) {
-  return guarded([&] {
-    const MlaWeights& w = handle(weights).weights;
-    require_tokens(latent, tokens, out);
-    mla_expand_latents(w, latent, tokens, out, threads, isa_of(isa));
-  });
+  return project(mla_expand_latents, weights, latent, tokens, out, threads, isa);
 }
 
 kvroof_status kvroof_mla_cache_bytes(const kvroof_mla_args* args, int64_t* bytes) {

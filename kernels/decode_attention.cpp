@@ -45,7 +45,8 @@ void run_all(const AttentionArgs& args, RunPart run, std::span<std::byte> worksp
   const auto merge = kernel_table(isa).attention_merge_part;
   if (threads == 1) {
     run(args, 1, 0, workspace.data(), partials);
-    return;  // one part finishes every group itself
+    merge(args, 1, 0, workspace.data(), partials);
+    return;
   }
 #pragma omp parallel num_threads(threads)
   {
@@ -68,10 +69,15 @@ void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace,
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads, Isa isa) {
   attention_check(args);
   const RunPart run = run_part(args, isa);  // refuses what this machine cannot run before anything else
-  const std::size_t bytes = attention_workspace_bytes(args, threads);
+  AttentionArgs call = args;
+  std::size_t bytes = attention_workspace_bytes(call, threads);
+  if (bytes > workspace.size() && call.share_prefix) {
+    call.share_prefix = false;
+    bytes = attention_workspace_bytes(call, threads);
+  }
   if (bytes == 0) return;
   require(ErrorCode::bad_workspace, "workspace", workspace, bytes);
-  run_all(args, run, workspace, threads, nullptr, isa);
+  run_all(call, run, workspace, threads, nullptr, isa);
 }
 
 std::size_t attention_partials_bytes(const AttentionArgs& args) {

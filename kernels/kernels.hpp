@@ -93,7 +93,11 @@ struct AttentionArgs {
   std::span<const AttentionSequence> sequences;  // all with one storage pair and latent_dim
   const LatentExpansion* expansion = nullptr;    // rows are latents to be expanded: then kv_heads == query_heads
   Mode mode = Mode::reproducible;                // native: Error(bad_isa) where native_missing says why not
-  std::int64_t segment_begin = 0;                // only rows of segments [segment_begin, segment_end) are read: with
+  // Neighbours in the batch with n = 1, no window in reach and the same first rows (the same pointers, as after a fork
+  // of a paged cache) read whole segments of them once for all; costs workspace, changes no bit. decode_attention reads
+  // them for each sequence where the workspace is too small for it.
+  bool share_prefix = true;
+  std::int64_t segment_begin = 0;  // only rows of segments [segment_begin, segment_end) are read: with
   std::int64_t segment_end =
       std::numeric_limits<std::int64_t>::max();  // attention_partials only, else leave them alone
 };
@@ -104,12 +108,14 @@ struct AttentionArgs {
 //
 // attention_check validates everything else relies on; the three calls below it do not check again.
 void attention_check(const AttentionArgs& args);
-std::size_t attention_workspace_bytes(const AttentionArgs& args, int parts);  // workspace must be 64-byte aligned
+// Workspace must be 64-byte aligned. Depends on the views only by what share_prefix finds; run and merge parts take the
+// same args.
+std::size_t attention_workspace_bytes(const AttentionArgs& args, int parts);
 void attention_run_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, Isa isa);
 void attention_merge_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, Isa isa);
 
 // The thin default around the above: checks, then one OpenMP parallel region with `threads` threads.
-// workspace: at least attention_workspace_bytes(args, threads).
+// workspace: at least attention_workspace_bytes(args, threads), or the same without share_prefix.
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads);
 void decode_attention(const AttentionArgs& args, std::span<std::byte> workspace, int threads, Isa isa);
 
@@ -128,8 +134,8 @@ void attention_partials(const AttentionArgs& args, std::span<std::byte> workspac
 void attention_finish_partials(const AttentionArgs& args, std::span<std::byte* const> blocks, Isa isa);
 
 // Bytes rule: unique cache bytes that must be read: every row visible to at least one query, K and V at storage width
-// plus int8 scales, once per KV head; an MLA row once for all heads. q, out, weights, tables and partials are not
-// counted.
+// plus int8 scales, once per KV head; an MLA row once for all heads. Every sequence counts for itself, also where
+// share_prefix reads for several at once. q, out, weights, tables and partials are not counted.
 std::int64_t attention_bytes(const AttentionArgs& args);
 // Bytes of one row of an MLA cache (KvView::latent_dim).
 std::int64_t latent_row_bytes(Storage storage, std::int64_t latent_dim, std::int64_t rope_dim);

@@ -46,9 +46,7 @@ void pack_queries_bf16(const Part& part, const AttentionGroup& group) {
     __builtin_memset(lanes, 0, static_cast<std::size_t>(group.heads * lane_blocks(group) * block) * 2);
   for (std::int64_t head = 0; head < group.heads; ++head) {
     for (std::int64_t query = 0; query < group.queries; ++query) {
-      const QueryIndex index = query_index(part, group, head, query);
-      const float* q =
-          group.sequence->q + index.token * group.sequence->q_row_stride + index.head * group.sequence->q_head_stride;
+      const float* q = query_row(group, query_index(part, group, head, query));
       for (std::int64_t d = 0; d < (uses_lanes(part) ? dk : pad); d += kLanes) {
         alignas(64) std::uint16_t narrow[kLanes];
         const int count = dk - d < kLanes ? static_cast<int>(dk - d < 0 ? 0 : dk - d) : kLanes;

@@ -22,12 +22,16 @@ struct Part {
   const AttentionArgs& args;
   AttentionSplit split;
   std::byte* memory;
+  std::byte* store;  // behind all parts
   TileShape k_shape, v_shape;
 
   Part(const AttentionArgs& a, int parts, int part, std::byte* workspace)
+      : Part(a, make_attention_split(a, parts), parts, part, workspace) {}
+  Part(const AttentionArgs& a, const AttentionSplit& s, int parts, int part, std::byte* workspace)
       : args(a),
-        split(make_attention_split(a, parts)),
+        split(s),
         memory(workspace + static_cast<std::size_t>(part) * split.part_bytes),
+        store(workspace + static_cast<std::size_t>(parts) * split.part_bytes),
         k_shape{a.shape.key_dim, split.dk_pad},
         v_shape{a.shape.value_dim, split.dv_pad} {}
 
@@ -54,7 +58,7 @@ inline QueryForms group_forms(const Part& part, const AttentionGroup& group) {
 inline std::int64_t round_up_lanes(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
 struct QueryIndex {
-  std::int64_t token, head;  // new token r, query head h
+  std::int64_t token, head;  // new token r, or sharer of a prefix; query head h
 };
 
 inline QueryIndex query_index(const Part& part, const AttentionGroup& group, std::int64_t kv_head, std::int64_t query) {
@@ -63,34 +67,38 @@ inline QueryIndex query_index(const Part& part, const AttentionGroup& group, std
 }
 
 inline std::int64_t query_position(const AttentionGroup& group, std::int64_t token) {
+  if (group.sharers > 1) return group.sequence[token].kv.end_position - 1;
   return group.sequence->kv.end_position - group.sequence->n + token;
 }
 
-// Queries of the group as the two score forms want them: padded rows, and [block of 16 lanes][d % 16][d / 16][lane], so
-// that a stripe's columns lie one after another.
+inline const float* query_row(const AttentionGroup& group, QueryIndex index) {
+  const AttentionSequence& sequence = group.sequence[group.sharers > 1 ? index.token : 0];
+  const std::int64_t token = group.sharers > 1 ? 0 : index.token;
+  return sequence.q + token * sequence.q_row_stride + index.head * sequence.q_head_stride;
+}
+
+// Queries of the group as the two score forms want them: padded rows, and blocks of 16 packed like rows.
 inline void pack_queries(const Part& part, const AttentionGroup& group) {
   const QueryForms forms = group_forms(part, group);
   const std::int64_t dk = part.k_shape.dim, pad = part.k_shape.pad;
   float* lanes = part.floats(part.split.q_lanes);
   float* rows = part.floats(part.split.q_rows);
   for (std::int64_t head = 0; head < group.heads; ++head) {
-    for (std::int64_t query = 0; query < group.queries; ++query) {
-      const QueryIndex index = query_index(part, group, head, query);
-      const float* q =
-          group.sequence->q + index.token * group.sequence->q_row_stride + index.head * group.sequence->q_head_stride;
-      if (query < forms.lane_blocks * kLanes) {
-        float* to = lanes + (head * forms.lane_blocks + query / kLanes) * pad * kLanes + query % kLanes;
-        for (std::int64_t d = 0; d < dk; ++d) to[stripe_order(d, pad) * kLanes] = q[d];
-      } else {
-        float* to = rows + (head * forms.row_queries + query - forms.lane_blocks * kLanes) * pad;
-        for (std::int64_t d = 0; d < dk; ++d) to[d] = q[d];
-        for (std::int64_t d = dk; d < pad; ++d) to[d] = 0.0f;
+    for (std::int64_t block = 0; block < forms.lane_blocks; ++block) {
+      const std::byte* from[kLanes];
+      for (std::int64_t i = 0; i < kLanes; ++i) {  // a block that is not full repeats the last query: nobody looks
+        const std::int64_t query = block * kLanes + i, last = group.queries - 1;
+        from[i] = reinterpret_cast<const std::byte*>(
+            query_row(group, query_index(part, group, head, query < last ? query : last)));
       }
+      float* to = lanes + (head * forms.lane_blocks + block) * pad * kLanes;
+      PackedRows<Storage::f32, false>(from, kLanes, {0, dk, pad, 0}, false, to).pack_all();
     }
-    for (std::int64_t lane = group.queries; lane < forms.lane_blocks * kLanes;
-         ++lane) {  // empty lanes of the last block
-      float* to = lanes + (head * forms.lane_blocks + lane / kLanes) * pad * kLanes + lane % kLanes;
-      for (std::int64_t d = 0; d < pad; ++d) to[d * kLanes] = 0.0f;
+    for (std::int64_t query = forms.lane_blocks * kLanes; query < group.queries; ++query) {
+      const float* q = query_row(group, query_index(part, group, head, query));
+      float* to = rows + (head * forms.row_queries + query - forms.lane_blocks * kLanes) * pad;
+      for (std::int64_t d = 0; d < dk; ++d) to[d] = q[d];
+      for (std::int64_t d = dk; d < pad; ++d) to[d] = 0.0f;
     }
   }
 }

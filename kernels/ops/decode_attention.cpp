@@ -16,6 +16,7 @@
 #include "kernels/ops/ops.hpp"
 #include "kernels/ops/run_part.hpp"
 #include "kernels/ops/score_segment.hpp"
+#include "kernels/ops/shared_prefix.hpp"
 #include "kernels/ops/softmax_scores.hpp"
 #include "kernels/ops/weigh_segment.hpp"
 #include "kernels/simd/float_environment.hpp"
@@ -34,7 +35,7 @@ void score(const Part& part, const AttentionGroup& group, const SegmentRows& row
 // From here a panel that is widened once beats rows straight from memory. On AVX-512 eight queries share a row that is
 // converted on the way.
 template <Storage S>
-constexpr std::int64_t kPanelQueries = kBatches == 1 && S != Storage::f32 ? 9 : 8;
+constexpr std::int64_t kPanelQueries = kBatches == 1 ? 9 : 8;
 
 template <Storage S, bool Grouped>
 void weigh(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance, float* acc) {
@@ -90,6 +91,32 @@ struct ReproduciblePhases {
   }
 };
 
+// The group that begins in this part and ends in a later one, if any.
+void join_begun_group(const Part& part, int parts, int part_index, std::byte* workspace, std::byte* partials) {
+  OpenGroup* begun = nullptr;
+  for (int i = 0; i < 2; ++i)
+    if (part.open(i)->group_id != -1 && part.open(i)->is_first) begun = part.open(i);
+  if (begun == nullptr) return;
+  AttentionCursor cursor(part.args, part.split, parts, part_index);
+  AttentionCursor::Item item;
+  do {
+    if (!cursor.next(item)) return;
+  } while (item.group.id != begun->group_id);
+  if (item.group.store >= 0) return;  // join_shared_prefixes finds its nodes where they are
+  const std::int64_t results = item.group.heads * item.group.queries;
+  PartialNode forest[kMaxNodes];
+  int count = 0;
+  for (int p = part_index; p < parts; ++p) {
+    const Part other(part.args, part.split, parts, p, workspace);
+    OpenGroup* open = p == part_index ? begun : other.open(0);
+    if (open->group_id != begun->group_id) continue;  // a part without work
+    for (int i = 0; i < open->node_count; ++i)
+      count = push_node(forest, count, open->nodes[i], results, part.split.dv_pad);
+    if (open->is_last) break;
+  }
+  finish_nodes(part, item.group, forest, count, partials);
+}
+
 }  // namespace
 
 void attention_finish_partials(const AttentionArgs& args, std::byte* const* blocks, std::size_t count) {
@@ -104,7 +131,8 @@ void attention_finish_partials(const AttentionArgs& args, std::byte* const* bloc
     for (std::size_t b = 0; b < count; ++b) {
       PartialsEntry* entry = partials_entry(part, blocks[b], group.id);
       for (int i = 0; i < entry->node_count; ++i)
-        joined = push_node(nodes, joined, entry_node(part, entry, i), results, part.split.dv_pad);
+        joined =
+            push_node(nodes, joined, entry_node(part, entry, part.split.node_bytes, i), results, part.split.dv_pad);
     }
     finish_group(part, group, merge_root(nodes, joined, results, part.split.dv_pad));
   }
@@ -119,28 +147,8 @@ void attention_merge_part(const AttentionArgs& args, int parts, int part_index, 
   const FloatEnvironment environment;
   const Part part(args, parts, part_index, workspace);
   if (part.split.part_bytes == 0) return;
-  // the group that begins here and ends in a later part, if any
-  OpenGroup* begun = nullptr;
-  for (int i = 0; i < 2; ++i)
-    if (part.open(i)->group_id != -1 && part.open(i)->is_first) begun = part.open(i);
-  if (begun == nullptr) return;
-  AttentionCursor cursor(args, part.split, parts, part_index);
-  AttentionCursor::Item item;
-  do {
-    if (!cursor.next(item)) return;
-  } while (item.group.id != begun->group_id);
-  const std::int64_t results = item.group.heads * item.group.queries;
-  PartialNode forest[kMaxNodes];
-  int count = 0;
-  for (int p = part_index; p < parts; ++p) {
-    const Part other(args, parts, p, workspace);
-    OpenGroup* open = p == part_index ? begun : other.open(0);
-    if (open->group_id != begun->group_id) continue;  // a part without work
-    for (int i = 0; i < open->node_count; ++i)
-      count = push_node(forest, count, open->nodes[i], results, part.split.dv_pad);
-    if (open->is_last) break;
-  }
-  finish_nodes(part, item.group, forest, count, partials);
+  join_begun_group(part, parts, part_index, workspace, partials);
+  join_shared_prefixes(part, parts, part_index, workspace);
 }
 
 }  // namespace kvroof::KVROOF_NS

@@ -43,10 +43,9 @@ inline void score_expanded(const Part& part, const AttentionGroup& group, const 
       if (S == Storage::f32)
         __builtin_memcpy(key + nope, unused[0], static_cast<std::size_t>(expansion.rope_dim) * sizeof(float));
     }
-    for (int r = 0; r < count; r += kTileRows)
-      score_tile<Storage::f32, false>(key_rows + r, 0, 0, part.floats(part.split.q_lanes),
-                                      part.floats(part.split.q_rows), forms, part.k_shape, part.floats(part.split.tile),
-                                      part.scores() + row + r, kScoreStride, {});
+    score_run<Storage::f32, false>(key_rows, count, 0, 0, part.floats(part.split.q_lanes),
+                                   part.floats(part.split.q_rows), forms, part.k_shape, part.floats(part.split.tile),
+                                   part.scores() + row, kScoreStride, {});
   }
 }
 
@@ -63,7 +62,7 @@ inline void weigh_expanded(const Part& part, const AttentionGroup& group, const 
     expand_latent(wide, count, latent_dim, w, dim, values, pad);
     for (int r = 0; r < count; ++r) wide[r] = values + r * pad;
     value_tile<Storage::f32, false>(part, group, rows, row, count, 0, reinterpret_cast<const std::byte* const*>(wide),
-                                    0, dim, acc, {}, nullptr);
+                                    0, dim, acc, {}, [](std::int64_t) {});
   }
 }
 

@@ -45,19 +45,23 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
       return score_across_heads<S>(part, group, rows);
   }
   const std::int64_t bytes = part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
-  const auto tile = [&](int row, std::int64_t head, Ahead ahead) {
-    score_tile<S, Grouped>(rows.k(row), head * kv.k_head_stride, kv.latent_dim,
-                           part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
-                           part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms,
-                           part.k_shape, part.floats(part.split.tile),
-                           part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
+  const auto run = [&](int row, int count, std::int64_t head, Ahead ahead) {
+    score_run<S, Grouped>(rows.k(row), count, head * kv.k_head_stride, kv.latent_dim,
+                          part.floats(part.split.q_lanes) + head * forms.lane_blocks * part.k_shape.pad * kLanes,
+                          part.floats(part.split.q_rows) + head * forms.row_queries * part.k_shape.pad, forms,
+                          part.k_shape, part.floats(part.split.tile),
+                          part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
   };
-  if (walk_pages(group, rows, rows.k(rows.begin), kv.k_head_stride, kTileRows,
-                 [&](int row, int, std::int64_t head, Ahead ahead) {
-                   wake_pages(ahead, kTileRows, head * kv.k_head_stride, bytes);
-                   tile(row, head, ahead);
-                 }))
+  const auto page_tile = [&](int row, int count, std::int64_t head, Ahead ahead) {
+    wake_pages(ahead, count, head * kv.k_head_stride, bytes);
+    run(row, count, head, ahead);
+  };
+  if (walk_pages(group, rows, rows.k(rows.begin), kv.k_head_stride, kTileRows, page_tile)) return;
+  if (forms.lane_blocks > 0) {  // compute-bound
+    for (std::int64_t head = 0; head < group.heads; ++head)
+      run(rows.begin, rows.count(), head, ahead_of(rows.k(rows.begin), distance));
     return;
+  }
   for (int row = rows.begin; row < rows.end; row += kTileRows) {
     PrefetchSlices slices =
         across_heads(group, rows.k(row) + kTileRows, kTileRows, kv.k_head_stride, bytes, group.heads);
@@ -65,7 +69,7 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
       slices.next();
       const Ahead ahead = group.heads > 1 ? Ahead{} : ahead_of(rows.k(row), distance);
       wake_pages(ahead, kTileRows, 0, bytes);
-      tile(row, head, ahead);
+      run(row, kTileRows, head, ahead);
     }
   }
 }

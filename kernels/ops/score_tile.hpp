@@ -1,11 +1,10 @@
 // q K^T for one tile of 16 rows and one KV head: to[q*to_stride + row], no scale yet.
 //
 // Two forms, same bits. `score_rows` keeps the 16 stripes of a dot product in a vector and folds kAccumulators of them
-// at once in registers: best while few queries share a row. `score_lanes` gives every lane a query, walks one stripe of
-// d at a time and adds the 16 stripes vertically in the tree's order: no shuffles, and a row is loaded as broadcasts
-// for 16 or 32 queries, which is what makes MQA and large groups compute-bound instead of shuffle-bound.
+// at once in registers: best while few queries share a row. score_lanes.hpp: from 12 queries on.
 #pragma once
 
+#include "kernels/ops/score_lanes.hpp"
 #include "kernels/ops/segment_rows.hpp"
 #include "kernels/ops/widen_rows.hpp"
 
@@ -15,7 +14,9 @@ namespace {
 // Rows in flight: 512 bytes of 128-wide rows, and for several queries of 2-byte rows enough chains to fill the FMA
 // pipes (TUNING.md).
 template <Storage S, int H>
-constexpr int kRowsInFlight = S == Storage::f32 ? 1 : H >= 4 ? 4 : static_cast<int>(4 / storage_bytes(S));
+constexpr int kRowsInFlight = S == Storage::f32 ? 1
+                              : H >= 4          ? 4
+                                                : static_cast<int>(4 / storage_bytes(S));
 
 constexpr int kLaneQueriesMin = 12;  // from here a half-empty lane vector beats the row form
 
@@ -133,56 +134,6 @@ KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int
   store_sums<R, kQuad>(acc, to, to_stride);
 }
 
-// Where column d of a query lies in the lanes form: all columns of a stripe (d mod 16) side by side.
-inline std::int64_t stripe_order(std::int64_t d, std::int64_t pad) { return d % kLanes * (pad / kLanes) + d / kLanes; }
-
-// A tile of 16 rows, packed by pack_columns, against NQ vectors of 16 queries, q[n][stripe_order(d)][16];
-// to[query*to_stride + row]. R rows at a time keep R x NQ sums in registers. The stripe is the outer loop: its columns
-// of queries and rows lie side by side and stay in L1 while all rows pass.
-template <int NQ>
-KVROOF_ALONE inline void score_lanes(const float* rows, const float* q, TileShape shape, float* to,
-                                     std::int64_t to_stride) {
-  constexpr int R = kBatches == 1 ? 8 : 4;
-  constexpr unsigned char kOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-  Vec16 pending[kTileRows / R][4][NQ * R];  // the tree's left operands, by level
-  Vec16 out[NQ * kTileRows];
-  for (int step = 0; step < 16; ++step) {
-    for (int part = 0; part < kTileRows / R; ++part) {
-      Vec16 acc[NQ * R];
-#pragma GCC unroll 32
-      for (int i = 0; i < NQ * R; ++i) acc[i] = zero();
-      const float* queries = q + kOrder[step] * shape.pad;  // pad / 16 columns x 16 lanes
-      const float* keys = rows + kOrder[step] * shape.pad + part * R;
-#pragma GCC unroll 4
-      for (std::int64_t d = kOrder[step]; d < shape.dim; d += kLanes, queries += kLanes, keys += kLanes) {
-        Vec16 query[NQ];
-#pragma GCC unroll 4
-        for (int n = 0; n < NQ; ++n) query[n] = load(queries + n * shape.pad * kLanes);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          const Vec16 key = broadcast(keys[r]);
-#pragma GCC unroll 4
-          for (int n = 0; n < NQ; ++n) acc[n * R + r] = fma(query[n], key, acc[n * R + r]);
-        }
-      }
-      int level = 0;
-      for (int t = step; t & 1; t >>= 1, ++level) {
-#pragma GCC unroll 32
-        for (int i = 0; i < NQ * R; ++i) acc[i] = pending[part][level][i] + acc[i];
-      }
-      Vec16* kept = step == 15 ? out + part * R : pending[part][level];
-      const int kept_stride = step == 15 ? kTileRows : R;
-#pragma GCC unroll 4
-      for (int n = 0; n < NQ; ++n) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) kept[n * kept_stride + r] = acc[n * R + r];
-      }
-    }
-  }
-#pragma GCC unroll 4
-  for (int n = 0; n < NQ; ++n) transpose16(out + n * kTileRows, to + n * kLanes * to_stride, to_stride);
-}
-
 // How a KV head's queries are split between the two forms.
 struct QueryForms {
   std::int64_t lane_blocks;  // of 16, the last one possibly padded
@@ -195,31 +146,10 @@ inline QueryForms query_forms(std::int64_t queries, bool lanes_only) {
   return {queries / kLanes, rest};
 }
 
-// All queries of one KV head: q_lanes holds the lane blocks, q_rows the rest (both packed by pack_queries).
-template <Storage S, bool Grouped>
-inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::int64_t latent_dim, const float* q_lanes,
-                       const float* q_rows, QueryForms forms, TileShape shape, float* scratch, float* to,
-                       std::int64_t to_stride, Ahead ahead) {
-  const std::int64_t blocks = forms.lane_blocks;
-  if (blocks > 0) {
-    pack_columns<S, Grouped>(rows, offset, shape.dim, latent_dim, scratch);
-    // compute-bound: the tile after the next into L2, a slice a block
-    PrefetchSlices slices(PrefetchSlices::kL2, rows + 2 * kTileRows, kTileRows, offset,
-                          shape.dim * static_cast<std::int64_t>(storage_bytes(S)), ahead ? blocks : 0);
-    ahead = {};
-    std::int64_t block = 0;
-    const auto some = [&]<int NQ>() {
-      score_lanes<NQ>(scratch, q_lanes + block * shape.pad * kLanes, shape, to, to_stride);
-      to += NQ * kLanes * to_stride;
-      block += NQ;
-      for (int i = 0; i < NQ; ++i) slices.next();
-    };
-    if constexpr (kBatches == 1) {
-      while (block + 2 <= blocks) some.template operator()<2>();
-    }
-    while (block < blocks) some.template operator()<1>();
-  }
-  if constexpr (Grouped) return;  // such rows are only ever read widened
+// The queries of one KV head that take the row form against a tile of 16 rows.
+template <Storage S>
+inline void score_few(const std::byte* const* rows, std::int64_t offset, const float* q_rows, std::int64_t queries,
+                      TileShape shape, float* to, std::int64_t to_stride, Ahead ahead) {
   std::int64_t h = 0;
   const auto rest = [&]<int H>() {
     const float* q = q_rows + h * shape.pad;
@@ -231,11 +161,31 @@ inline void score_tile(const std::byte* const* rows, std::int64_t offset, std::i
     h += H;
   };
   if constexpr (kBatches == 1 && S == Storage::f32) {  // the same for converted rows: no gain
-    while (forms.row_queries - h >= 8) rest.template operator()<8>();
+    while (queries - h >= 8) rest.template operator()<8>();
   }
-  while (forms.row_queries - h >= 4) rest.template operator()<4>();
-  if (forms.row_queries - h >= 2) rest.template operator()<2>();
-  if (forms.row_queries - h >= 1) rest.template operator()<1>();
+  while (queries - h >= 4) rest.template operator()<4>();
+  if (queries - h >= 2) rest.template operator()<2>();
+  if (queries - h >= 1) rest.template operator()<1>();
+}
+
+// All queries of one KV head against `count` rows, a multiple of 16: q_lanes holds the lane blocks, q_rows the rest
+// (both packed by pack_queries).
+template <Storage S, bool Grouped>
+inline void score_run(const std::byte* const* rows, int count, std::int64_t offset, std::int64_t latent_dim,
+                      const float* q_lanes, const float* q_rows, QueryForms forms, TileShape shape, float* scratch,
+                      float* to, std::int64_t to_stride, Ahead ahead) {
+  const std::int64_t blocks = forms.lane_blocks;
+  if (blocks > 0) {
+    score_all_lanes<S, Grouped>(rows, count, {offset, shape.dim, shape.pad, latent_dim}, static_cast<bool>(ahead),
+                                q_lanes, blocks, scratch, to, to_stride);
+    to += blocks * kLanes * to_stride;
+    ahead = {};
+  }
+  if constexpr (!Grouped) {  // such rows are only ever read widened
+    if (forms.row_queries == 0) return;
+    for (int row = 0; row < count; row += kTileRows)
+      score_few<S>(rows + row, offset, q_rows, forms.row_queries, shape, to + row, to_stride, ahead + row);
+  }
 }
 
 }  // namespace

@@ -83,5 +83,75 @@ KVROOF_ALONE inline void value_rows(const std::byte* const* rows, std::int64_t o
   value_columns<S, H, C, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);
 }
 
+// Lines of some rows, fetched into L2 evenly over `turns` turns: a burst would hold up the loads of sums and weights.
+class LineFetch {
+ public:
+  LineFetch(const std::byte* const* rows, int count, std::int64_t offset, std::int64_t bytes, std::int64_t turns)
+      : rows_(rows),
+        end_(rows + count),
+        first_(offset),
+        last_(offset + bytes),
+        at_(offset),
+        lines_(count * ((bytes + 63) / 64)),
+        turns_(turns) {}
+  KVROOF_INLINE void next() {
+    for (owed_ += lines_; owed_ >= turns_ && rows_ != end_; owed_ -= turns_) {
+      prefetch_l2(*rows_ + at_);
+      at_ += 64;
+      if (at_ < last_) continue;
+      at_ = first_;
+      ++rows_;
+    }
+  }
+
+ private:
+  const std::byte* const* rows_;
+  const std::byte* const* end_;
+  std::int64_t first_, last_, at_, lines_, turns_, owed_ = 0;
+};
+
+constexpr int kPanelTurn = 4;  // rows of a panel between two turns of its LineFetch
+
+// H queries x C column vectors over rows [begin, end) of a panel, `stride` floats a row.
+template <int H, int C>
+KVROOF_ALONE inline void value_panel(const float* panel, std::int64_t stride, int begin, int end, const float* w,
+                                     std::int64_t w_stride, float* acc, std::int64_t acc_stride, LineFetch& fetch) {
+  Vec16 sum[H * C];
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) sum[h * C + c] = load(acc + h * acc_stride + c * kLanes);
+  }
+  panel += begin * stride;
+  w += begin;
+  const auto row = [&](int at) __attribute__((always_inline)) {
+    Vec16 weight[H];
+#pragma GCC unroll 8
+    for (int h = 0; h < H; ++h) weight[h] = broadcast(w[h * w_stride + at]);
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      const Vec16 value = load(panel + at * stride + c * kLanes);
+#pragma GCC unroll 8
+      for (int h = 0; h < H; ++h) sum[h * C + c] = fma(weight[h], value, sum[h * C + c]);
+    }
+  };
+  int left = end - begin;
+#pragma GCC unroll 1
+  for (; left >= kPanelTurn; left -= kPanelTurn, panel += kPanelTurn * stride, w += kPanelTurn) {
+    fetch.next();
+    row(0);
+    row(1);
+    row(2);
+    row(3);
+  }
+#pragma GCC unroll 1
+  for (; left > 0; --left, panel += stride, ++w) row(0);
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) store(acc + h * acc_stride + c * kLanes, sum[h * C + c]);
+  }
+}
+
 }  // namespace
 }  // namespace kvroof::KVROOF_NS

@@ -9,10 +9,11 @@ namespace kvroof::KVROOF_NS {
 namespace {
 
 // acc[query][..] += weights of rows [row, row + count) times `dim` columns of V, found at from[r] + offset.
-template <Storage S, bool Prefetch>
+// between(query) is called whenever the queries up to `query` are done. fetch: given where `from` is a panel.
+template <Storage S, bool Prefetch, class Between>
 inline void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
                        std::int64_t head, const std::byte* const* from, std::int64_t offset, std::int64_t dim,
-                       float* acc, Ahead ahead, PrefetchSlices* slices) {
+                       float* acc, Ahead ahead, Between between, LineFetch* fetch = nullptr) {
   const float* w = part.scores() + head * score_rows_per_head(part, group) * kScoreStride + row;
   const std::int64_t pad = part.v_shape.pad;
   std::int64_t query = 0;
@@ -25,6 +26,16 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
     }
     for (int s = 0; s < spans.count; ++s) {
       const Span span = spans.span[s];
+      if constexpr (!Prefetch && H == 4) {
+        if (fetch != nullptr && dim == kPanelColumns) {
+          constexpr int C = kAccumulators / H;
+          const float* panel = reinterpret_cast<const float*>(from[0]);
+          for (std::int64_t column = 0; column < kPanelColumns; column += C * kLanes)
+            value_panel<H, C>(panel + column, kPanelColumns, span.begin, span.end, w + query * kScoreStride,
+                              kScoreStride, acc + query * pad + column, pad, *fetch);
+          continue;
+        }
+      }
       if (Prefetch && ahead)
         value_rows<S, H, Prefetch>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
                                    acc + query * pad, pad, ahead + span.begin);
@@ -33,8 +44,8 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
                                 acc + query * pad, pad, {});
     }
     ahead = {};
-    if (slices != nullptr) slices->next();
     query += H;
+    between(query);
     return true;
   };
   while (query < group.queries) {
@@ -55,14 +66,23 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
                        float* acc) {
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
   const std::int64_t bytes = part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
+  // eight f32 queries: arithmetic takes longer than memory, so four at a time go over half rows twice, out of L1
+  const bool by_four = S == Storage::f32 && group.queries >= 8 && group.heads == 1;
   const auto tile = [&](int row, int count, std::int64_t head, Ahead ahead) {
+    if (by_four) {
+      PrefetchSlices slices(PrefetchSlices::kL1, rows.v(row) + count, count, head * head_stride, bytes,
+                            group.queries / 4);
+      value_tile<S, false>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
+                           acc + head * group.queries * part.v_shape.pad, {}, [&](std::int64_t) { slices.next(); });
+      return;
+    }
     value_tile<S, true>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
-                        acc + head * group.queries * part.v_shape.pad, ahead, nullptr);
+                        acc + head * group.queries * part.v_shape.pad, ahead, [](std::int64_t) {});
   };
   if (walk_pages(group, rows, rows.v(rows.begin), head_stride, PageAhead::kNear, tile)) return;
   // several heads take turns on few rows; one head alone starts a tile less often
   const int heads_step = group.queries > 1 || S == Storage::int8 ? kTileRows / 2 : kTileRows;
-  const int step = group.heads > 1 ? heads_step : group.queries > 1 ? 2 * kTileRows : 4 * kTileRows;
+  const int step = group.heads > 1 ? heads_step : group.queries > 1 && !by_four ? 2 * kTileRows : 4 * kTileRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
     PrefetchSlices slices = across_heads(group, rows.v(row) + count, step, head_stride, bytes, group.heads);
@@ -74,33 +94,82 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
   }
 }
 
+// Columns of some rows on their way into a panel.
+template <Storage S, bool Grouped>
+class PackedPanel {
+ public:
+  PackedPanel(const std::byte* const* rows, int count, std::int64_t offset, Columns columns, float* to)
+      : rows_(rows), count_(count), offset_(offset), columns_(columns), to_(to) {}
+  int count() const { return count_; }
+  std::int64_t columns() const { return columns_.count; }
+  const float* data() const { return to_; }
+  // Rows up to `end`.
+  void pack(int end) {
+    for (; row_ < end; ++row_) {
+      const float* unused;
+      widen_rows<S, Grouped>(rows_ + row_, 1, offset_, columns_, to_ + row_ * kPanelColumns, kPanelColumns, &unused,
+                             true);
+    }
+  }
+  LineFetch lines(std::int64_t turns) const {
+    constexpr std::int64_t kBytes = static_cast<std::int64_t>(storage_bytes(S));
+    return {rows_, count_, offset_ + columns_.begin * kBytes, columns_.count * kBytes, turns};
+  }
+
+ private:
+  const std::byte* const* rows_;
+  int count_, row_ = 0;
+  std::int64_t offset_;
+  Columns columns_;
+  float* to_;
+};
+
 // Many queries: a panel of rows x 64 columns is widened once into L1 and met by every query, so that neither the
-// conversion nor loading and storing the sums weighs against the FMAs. f32 rows are copied too once that pays: as they
-// lie, far apart, they crowd few sets of L1.
+// conversion nor loading and storing the sums weighs against the FMAs. f32 rows are copied too: as they lie, far apart,
+// they crowd few sets of L1. The next panel is packed in slices meanwhile.
 template <Storage S, bool Grouped>
 inline void weigh_panels(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
-  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad,
-                     bytes = static_cast<std::int64_t>(storage_bytes(S));
+  const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad;
+  const std::int64_t row_panels = (rows.count() + kPanelRows - 1) / kPanelRows;
+  const std::int64_t column_panels = (dim + kPanelColumns - 1) / kPanelColumns;
+  const std::int64_t panels = row_panels * group.heads * column_panels;  // rows, then heads, then columns
   float* scratch = part.floats(part.split.tile);
-  const std::int64_t blocks = (group.queries + 3) / 4 * ((dim + kPanelColumns - 1) / kPanelColumns);
-  const bool many = group.queries >= kPanelCopyQueries;
-  const int step = many ? kPanelRows : kPanelRows / 2;
-  for (int row = rows.begin; row < rows.end; row += step) {
-    const int count = rows.end - row < step ? rows.end - row : step;
-    for (std::int64_t head = 0; head < group.heads; ++head) {
-      const std::int64_t offset = head * group.sequence->kv.v_head_stride;
-      PrefetchSlices slices(many ? PrefetchSlices::kL2 : PrefetchSlices::kL1, rows.v(row) + step, count, offset,
-                            dim * bytes, blocks);
-      for (std::int64_t column = 0; column < dim; column += kPanelColumns) {
-        const std::int64_t columns = dim - column < kPanelColumns ? dim - column : kPanelColumns;
-        const float* wide[kPanelRows];
-        widen_rows<S, Grouped>(rows.v(row), count, offset, {column, columns, group.sequence->kv.latent_dim}, scratch,
-                               kPanelColumns, wide, many);
-        value_tile<Storage::f32, false>(part, group, rows, row, count, head,
-                                        reinterpret_cast<const std::byte* const*>(wide), 0, columns,
-                                        acc + head * group.queries * pad + column, {}, &slices);
-      }
-    }
+  struct Place {
+    int row;
+    std::int64_t head, column;
+  };
+  const auto place = [&](std::int64_t i) {
+    return Place{rows.begin + static_cast<int>(i / column_panels / group.heads) * kPanelRows,
+                 i / column_panels % group.heads, i % column_panels * kPanelColumns};
+  };
+  const auto panel = [&](std::int64_t i) {
+    const Place at = place(i < panels ? i : 0);
+    const int left = rows.end - at.row, count = i >= panels ? 0 : left < kPanelRows ? left : kPanelRows;
+    const std::int64_t columns = dim - at.column < kPanelColumns ? dim - at.column : kPanelColumns;
+    return PackedPanel<S, Grouped>(rows.v(at.row), count, at.head * group.sequence->kv.v_head_stride,
+                                   {at.column, columns, group.sequence->kv.latent_dim},
+                                   scratch + i % 2 * (kPanelRows * kPanelColumns));
+  };
+  const float* wide[2][kPanelRows];
+  for (int i = 0; i < 2 * kPanelRows; ++i) wide[i / kPanelRows][i % kPanelRows] = scratch + i * kPanelColumns;
+  PackedPanel<S, Grouped> now = panel(0);
+  now.pack(now.count());
+  for (std::int64_t i = 0; i < panels; ++i) {
+    PackedPanel<S, Grouped> next = panel(i + 1), later = panel(i + 2);
+    const Place at = place(i);
+    float* to = acc + at.head * group.queries * pad + at.column;
+    const std::int64_t passes = kPanelColumns / kLanes / (kAccumulators / 4);  // of four queries over the panel
+    LineFetch fetch = later.lines((group.queries + 3) / 4 * passes * ((now.count() + kPanelTurn - 1) / kPanelTurn));
+    const auto between = [&](std::int64_t query) {
+      const auto share = [&](const PackedPanel<S, Grouped>& p) {
+        return static_cast<int>(p.count() * query / group.queries);
+      };
+      next.pack(share(next));
+    };
+    value_tile<Storage::f32, false>(part, group, rows, at.row, now.count(), at.head,
+                                    reinterpret_cast<const std::byte* const*>(wide[i % 2]), 0, now.columns(), to, {},
+                                    between, &fetch);
+    now = next;
   }
 }
 

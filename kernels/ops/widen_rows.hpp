@@ -80,19 +80,5 @@ inline Vec16 load_columns(const std::byte* row, std::int64_t column, int n, std:
   }
 }
 
-// 16 rows as f32 in the order in which score_lanes meets them: to[d % 16][d / 16][row], d up to dim rounded up to 16.
-template <Storage S, bool Grouped>
-KVROOF_ALONE inline void pack_columns(const std::byte* const* rows, std::int64_t offset, std::int64_t dim,
-                                      std::int64_t latent_dim, float* to) {
-  const std::int64_t pad = (dim + kLanes - 1) / kLanes * kLanes;
-  for (std::int64_t d = 0; d < dim; d += kLanes, to += kLanes) {
-    const int n = dim - d < kLanes ? static_cast<int>(dim - d) : kLanes;
-    Vec16 block[kLanes];
-#pragma GCC unroll 16
-    for (int r = 0; r < kLanes; ++r) block[r] = load_columns<S, Grouped>(rows[r] + offset, d, n, latent_dim);
-    transpose16(block, to, pad);
-  }
-}
-
 }  // namespace
 }  // namespace kvroof::KVROOF_NS

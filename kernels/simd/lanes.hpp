@@ -89,6 +89,14 @@ inline Vec16 load_partial(const float* p, int n) {
 }
 
 // One vector's tree sum: x[i]+x[i+8], +4, +2, +1.
+// to[i*to_stride + r] = from[r][i]
+inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
+  transpose16_to(from, [=](int i) { return to + i * to_stride; });
+}
+
+// Stripes in the order in which the tree of 16 sums adds them up: an involution.
+constexpr unsigned char kTreeOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
 inline float tree_sum(Vec16 v) {
   alignas(64) float x[16];
   store(x, v);

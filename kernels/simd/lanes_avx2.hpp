@@ -67,8 +67,9 @@ inline __m128 reduce_sums4(const Vec16* x) {
   return _mm_movelh_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
 }
 
-inline void transpose8(__m256 r0, __m256 r1, __m256 r2, __m256 r3, __m256 r4, __m256 r5, __m256 r6, __m256 r7,
-                       float* to, std::int64_t to_stride) {
+template <class To>
+KVROOF_INLINE inline void transpose8(__m256 r0, __m256 r1, __m256 r2, __m256 r3, __m256 r4, __m256 r5, __m256 r6,
+                                     __m256 r7, To to) {
   const __m256 a0 = _mm256_unpacklo_ps(r0, r1), a1 = _mm256_unpackhi_ps(r0, r1);
   const __m256 a2 = _mm256_unpacklo_ps(r2, r3), a3 = _mm256_unpackhi_ps(r2, r3);
   const __m256 a4 = _mm256_unpacklo_ps(r4, r5), a5 = _mm256_unpackhi_ps(r4, r5);
@@ -79,26 +80,29 @@ inline void transpose8(__m256 r0, __m256 r1, __m256 r2, __m256 r3, __m256 r4, __
                         _mm256_shuffle_ps(a5, a7, 0x44), _mm256_shuffle_ps(a5, a7, 0xee)};
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(to + i * to_stride, _mm256_permute2f128_ps(lo[i], hi[i], 0x20));
-    _mm256_storeu_ps(to + (4 + i) * to_stride, _mm256_permute2f128_ps(lo[i], hi[i], 0x31));
+    _mm256_storeu_ps(to(i), _mm256_permute2f128_ps(lo[i], hi[i], 0x20));
+    _mm256_storeu_ps(to(4 + i), _mm256_permute2f128_ps(lo[i], hi[i], 0x31));
   }
 }
 
-// to[i*to_stride + r] = from[r][i]
-inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
+// to(i)[r] = from[r][i]
+template <class To>
+KVROOF_INLINE inline void transpose16_to(const Vec16* from, To to) {
 #pragma GCC unroll 2
   for (int rows = 0; rows < 16; rows += 8) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const Vec16* f = from + rows;
       transpose8(f[0].b[half], f[1].b[half], f[2].b[half], f[3].b[half], f[4].b[half], f[5].b[half], f[6].b[half],
-                 f[7].b[half], to + 8 * half * to_stride + rows, to_stride);
+                 f[7].b[half], [=](int i) { return to(8 * half + i) + rows; });
     }
   }
 }
 
 KVROOF_INLINE inline void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
-KVROOF_INLINE inline void prefetch_l2(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
+KVROOF_INLINE inline void prefetch_l2(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+}
 
 }  // namespace
 }  // namespace kvroof::KVROOF_NS

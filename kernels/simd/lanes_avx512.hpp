@@ -99,8 +99,9 @@ inline Vec16 reduce_sums(const Vec16* x) {
   return wrap(fold1(fold2(a, b), fold2(c, d)));
 }
 
-// to[i*to_stride + r] = from[r][i]
-inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
+// to(i)[r] = from[r][i]
+template <class To>
+KVROOF_INLINE inline void transpose16_to(const Vec16* from, To to) {
   __m512 r[16], t[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -119,15 +120,17 @@ inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
     const __m512 ab_lo = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88), ab_hi = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
     const __m512 cd_lo = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
     const __m512 cd_hi = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
-    _mm512_storeu_ps(to + (0 + i) * to_stride, _mm512_shuffle_f32x4(ab_lo, cd_lo, 0x88));
-    _mm512_storeu_ps(to + (4 + i) * to_stride, _mm512_shuffle_f32x4(ab_hi, cd_hi, 0x88));
-    _mm512_storeu_ps(to + (8 + i) * to_stride, _mm512_shuffle_f32x4(ab_lo, cd_lo, 0xdd));
-    _mm512_storeu_ps(to + (12 + i) * to_stride, _mm512_shuffle_f32x4(ab_hi, cd_hi, 0xdd));
+    _mm512_storeu_ps(to(0 + i), _mm512_shuffle_f32x4(ab_lo, cd_lo, 0x88));
+    _mm512_storeu_ps(to(4 + i), _mm512_shuffle_f32x4(ab_hi, cd_hi, 0x88));
+    _mm512_storeu_ps(to(8 + i), _mm512_shuffle_f32x4(ab_lo, cd_lo, 0xdd));
+    _mm512_storeu_ps(to(12 + i), _mm512_shuffle_f32x4(ab_hi, cd_hi, 0xdd));
   }
 }
 
 KVROOF_INLINE inline void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
-KVROOF_INLINE inline void prefetch_l2(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
+KVROOF_INLINE inline void prefetch_l2(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+}
 
 }  // namespace
 }  // namespace kvroof::KVROOF_NS

@@ -66,7 +66,8 @@ inline float32x4_t reduce_sums4(const Vec16* x) {
 }
 
 // to[i*to_stride + r] = from[r][i]
-inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
+template <class To>
+inline void transpose16_to(const Vec16* from, To to) {
 #pragma GCC unroll 4
   for (int rows = 0; rows < 16; rows += 4) {
 #pragma GCC unroll 4
@@ -74,11 +75,11 @@ inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
       const float32x4_t a = from[rows].b[quarter], b = from[rows + 1].b[quarter];
       const float32x4_t c = from[rows + 2].b[quarter], d = from[rows + 3].b[quarter];
       const float32x4_t ab0 = vtrn1q_f32(a, b), ab1 = vtrn2q_f32(a, b), cd0 = vtrn1q_f32(c, d), cd1 = vtrn2q_f32(c, d);
-      float* out = to + 4 * quarter * to_stride + rows;
-      vst1q_f32(out, vcombine_f32(vget_low_f32(ab0), vget_low_f32(cd0)));
-      vst1q_f32(out + to_stride, vcombine_f32(vget_low_f32(ab1), vget_low_f32(cd1)));
-      vst1q_f32(out + 2 * to_stride, vcombine_f32(vget_high_f32(ab0), vget_high_f32(cd0)));
-      vst1q_f32(out + 3 * to_stride, vcombine_f32(vget_high_f32(ab1), vget_high_f32(cd1)));
+      const int i = 4 * quarter;
+      vst1q_f32(to(i) + rows, vcombine_f32(vget_low_f32(ab0), vget_low_f32(cd0)));
+      vst1q_f32(to(i + 1) + rows, vcombine_f32(vget_low_f32(ab1), vget_low_f32(cd1)));
+      vst1q_f32(to(i + 2) + rows, vcombine_f32(vget_high_f32(ab0), vget_high_f32(cd0)));
+      vst1q_f32(to(i + 3) + rows, vcombine_f32(vget_high_f32(ab1), vget_high_f32(cd1)));
     }
   }
 }

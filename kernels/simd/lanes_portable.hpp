@@ -57,9 +57,10 @@ inline Vec16 load_as(const std::byte* p) {
   return x;
 }
 
-inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {  // to[i*to_stride + r] = from[r][i]
-  for (int r = 0; r < 16; ++r)
-    for (int i = 0; i < 16; ++i) to[i * to_stride + r] = from[r].b[i];
+template <class To>
+inline void transpose16_to(const Vec16* from, To to) {  // to(i)[r] = from[r][i]
+  for (int i = 0; i < 16; ++i)
+    for (int r = 0; r < 16; ++r) to(i)[r] = from[r].b[i];
 }
 
 KVROOF_INLINE inline void prefetch(const std::byte* p) { __builtin_prefetch(p); }
