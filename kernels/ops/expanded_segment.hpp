@@ -60,9 +60,9 @@ inline void weigh_expanded(const Part& part, const AttentionGroup& group, const 
     const float* wide[kExpandedRows];
     widen_latents<S, Grouped>(part, group, rows, row, count, wide);
     expand_latent(wide, count, latent_dim, w, dim, values, pad);
-    for (int r = 0; r < count; ++r) wide[r] = values + r * pad;
-    value_tile<Storage::f32, false>(part, group, rows, row, count, 0, reinterpret_cast<const std::byte* const*>(wide),
-                                    0, dim, acc, {}, [](std::int64_t) {});
+    const std::byte* expanded[kExpandedRows];
+    for (int r = 0; r < count; ++r) expanded[r] = reinterpret_cast<const std::byte*>(values + r * pad);
+    value_tile<Storage::f32, false>(part, group, rows, row, count, 0, expanded, 0, dim, acc, {}, [](std::int64_t) {});
   }
 }
 

@@ -150,8 +150,8 @@ inline void weigh_panels(const Part& part, const AttentionGroup& group, const Se
                                    {at.column, columns, group.sequence->kv.latent_dim},
                                    scratch + i % 2 * (kPanelRows * kPanelColumns));
   };
-  const float* wide[2 * kPanelRows];  // of two panels in turn
-  for (int i = 0; i < 2 * kPanelRows; ++i) wide[i] = scratch + i * kPanelColumns;
+  const std::byte* wide[2 * kPanelRows];  // rows of two panels in turn
+  for (int i = 0; i < 2 * kPanelRows; ++i) wide[i] = reinterpret_cast<const std::byte*>(scratch + i * kPanelColumns);
   PackedPanel<S, Grouped> now = panel(0);
   now.pack(now.count());
   for (std::int64_t i = 0; i < panels; ++i) {
@@ -166,8 +166,7 @@ inline void weigh_panels(const Part& part, const AttentionGroup& group, const Se
       };
       next.pack(share(next));
     };
-    value_tile<Storage::f32, false>(part, group, rows, at.row, now.count(), at.head,
-                                    reinterpret_cast<const std::byte* const*>(wide + i % 2 * kPanelRows), 0,
+    value_tile<Storage::f32, false>(part, group, rows, at.row, now.count(), at.head, wide + i % 2 * kPanelRows, 0,
                                     now.columns(), to, {}, between, &fetch);
     now = next;
   }
