@@ -40,7 +40,8 @@ struct Forest {
       std::vector<float> x(static_cast<std::size_t>(dim));
       for (std::int64_t i = 0; i < 2 * shape.kv_heads * page; ++i) {
         for (float& value : x) value = normal(random);
-        store_row(s, x.data(), x.size(), memory.back().data() + i * row_bytes, scales.back().data() + i, Isa::portable);
+        store_row(s, x.data(), x.size(), memory.back().data() + i * row_bytes, scales.back().data() + i,
+                  runnable_isas().front());
       }
       RowRun run;
       run.k = memory.back().data();
