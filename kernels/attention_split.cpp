@@ -56,10 +56,6 @@ std::int64_t group_rows(const AttentionGroup& group, const AttentionArgs& args) 
   return overlap(begin, end, 0, group.kept_end) + overlap(begin, end, group.window_begin, group.last_position + 1);
 }
 
-bool sliced(const AttentionArgs& args) {
-  return args.segment_begin > 0 || args.segment_end != std::numeric_limits<std::int64_t>::max();
-}
-
 // Rows of K heads lie side by side in a token-major cache, or all heads of a page one after another; then several heads
 // are read together, as they lie.
 std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
@@ -83,6 +79,10 @@ std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
 }
 
 }  // namespace
+
+bool sliced(const AttentionArgs& args) {
+  return args.segment_begin > 0 || args.segment_end != std::numeric_limits<std::int64_t>::max();
+}
 
 std::int64_t page_block_rows(const KvView& kv) {
   if (kv.latent_dim > 0 || kv.k_row_stride <= 0 || kv.v_row_stride <= 0) return 0;

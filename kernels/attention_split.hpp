@@ -90,6 +90,9 @@ struct AttentionSplit {
   std::size_t store_bytes = 0;
 };
 
+// Only a range of segments is read (attention_partials).
+bool sliced(const AttentionArgs& args);
+
 AttentionSplit make_attention_split(const AttentionArgs& args, int parts);
 
 // Walks the items of one part.

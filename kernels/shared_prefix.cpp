@@ -1,6 +1,5 @@
 // Which neighbours of a batch share their first rows.
 #include <algorithm>
-#include <limits>
 
 #include "kernels/attention_split.hpp"
 
@@ -38,9 +37,8 @@ std::int64_t common_rows(const KvView& a, const KvView& b) {
 
 SharedPrefix shared_prefix(const AttentionArgs& args, std::int64_t first) {
   SharedPrefix prefix;
-  const bool whole = args.segment_begin == 0 && args.segment_end == std::numeric_limits<std::int64_t>::max();
   const AttentionSequence& a = args.sequences[static_cast<std::size_t>(first)];
-  if (!args.share_prefix || !whole || args.expansion != nullptr || a.kv.latent_dim > 0 || !may_share(args, a))
+  if (!args.share_prefix || sliced(args) || args.expansion != nullptr || a.kv.latent_dim > 0 || !may_share(args, a))
     return prefix;
   const std::int64_t group_heads = args.shape.query_heads / args.shape.kv_heads;
   std::int64_t end = a.kv.end_position;
@@ -51,10 +49,9 @@ SharedPrefix shared_prefix(const AttentionArgs& args, std::int64_t first) {
     // a segment at least stays each sequence's own, so that its own group has an item
     const std::int64_t segments = std::min(common_rows(a.kv, b.kv), end - 1) / kSegmentRows;
     // a neighbour with little in common must not cut short what the others share
-    if (segments == 0 || std::min(segments, prefix.sequences > 1 ? prefix.segments : segments) * prefix.sequences <
-                             prefix.segments * (prefix.sequences - 1))
-      break;
-    prefix.segments = prefix.sequences > 1 ? std::min(prefix.segments, segments) : segments;
+    const std::int64_t joint = prefix.sequences > 1 ? std::min(prefix.segments, segments) : segments;
+    if (segments == 0 || joint * prefix.sequences < prefix.segments * (prefix.sequences - 1)) break;
+    prefix.segments = joint;
     ++prefix.sequences;
   }
   return prefix;

@@ -160,12 +160,7 @@ inline void weigh_panels(const Part& part, const AttentionGroup& group, const Se
     float* to = acc + at.head * group.queries * pad + at.column;
     const std::int64_t passes = kPanelColumns / kLanes / (kAccumulators / 4);  // of four queries over the panel
     LineFetch fetch = later.lines((group.queries + 3) / 4 * passes * ((now.count() + kPanelTurn - 1) / kPanelTurn));
-    const auto between = [&](std::int64_t query) {
-      const auto share = [&](const PackedPanel<S, Grouped>& p) {
-        return static_cast<int>(p.count() * query / group.queries);
-      };
-      next.pack(share(next));
-    };
+    const auto between = [&](std::int64_t query) { next.pack(static_cast<int>(next.count() * query / group.queries)); };
     value_tile<Storage::f32, false>(part, group, rows, at.row, now.count(), at.head, wide + i % 2 * kPanelRows, 0,
                                     now.columns(), to, {}, between, &fetch);
     now = next;

@@ -88,7 +88,6 @@ inline Vec16 load_partial(const float* p, int n) {
   return load_partial_as<Storage::f32>(reinterpret_cast<const std::byte*>(p), n);
 }
 
-// One vector's tree sum: x[i]+x[i+8], +4, +2, +1.
 // to[i*to_stride + r] = from[r][i]
 inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
   transpose16_to(from, [=](int i) { return to + i * to_stride; });
@@ -97,6 +96,7 @@ inline void transpose16(const Vec16* from, float* to, std::int64_t to_stride) {
 // Stripes in the order in which the tree of 16 sums adds them up: an involution.
 constexpr unsigned char kTreeOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
+// One vector's tree sum: x[i]+x[i+8], +4, +2, +1.
 inline float tree_sum(Vec16 v) {
   alignas(64) float x[16];
   store(x, v);

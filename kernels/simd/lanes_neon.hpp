@@ -65,7 +65,7 @@ inline float32x4_t reduce_sums4(const Vec16* x) {
   return vpaddq_f32(pair(fold(0), fold(1)), pair(fold(2), fold(3)));
 }
 
-// to[i*to_stride + r] = from[r][i]
+// to(i)[r] = from[r][i]
 template <class To>
 inline void transpose16_to(const Vec16* from, To to) {
 #pragma GCC unroll 4
