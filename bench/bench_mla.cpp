@@ -55,7 +55,8 @@ Json mla_row(MlaKind kind, const DecodeCase& c, const std::string& impl, const s
 }
 Json mla_row(const MlaCase& m, const std::string& impl) { return mla_row(m.kind, m.c, impl, row_name(m.c, "kvroof")); }
 
-// Native mode: of the attention over latent rows, alone or between its folds; and what tile instructions would do, by name.
+// Native mode: of the attention over latent rows, alone or between its folds; and what tile instructions would do, by
+// name.
 std::vector<Json> native_rows(const MlaCase& m) {
   std::vector<Json> rows;
   const auto add = [&](const DecodeCase& native, const std::string& missing) {
@@ -110,19 +111,21 @@ CacheSet latent_set(const Sweep& sweep, const DecodeCase& c) {
 
 // What the read probe reads: the latent rows, and for the step as many bytes as rows and weights together, so that
 // starting the team weighs the same on both.
-std::string prepare_probe(Sweep& sweep, const MlaCase& m, CacheSet& set) {
-  if (m.kind != MlaKind::absorbed_step) return prepare_latents(sweep.arena, m.c, set);
-  set.k_bytes = static_cast<std::size_t>(mla_case_bytes(m.kind, m.c)) / 64 * 64;
-  set.count = cache_copies(m.c.cold, set.k_bytes, sweep.last_level_bytes);
-  return sweep.arena.prepare(Storage::f32, set, m.c.threads);
+std::string prepare_probe(Sweep& sweep, MlaKind kind, const DecodeCase& c, CacheSet& set) {
+  if (kind != MlaKind::absorbed_step) return prepare_latents(sweep.arena, c, set);
+  set.k_bytes = static_cast<std::size_t>(mla_case_bytes(kind, c)) / 64 * 64;
+  set.count = cache_copies(c.cold, set.k_bytes, sweep.last_level_bytes);
+  return sweep.arena.prepare(Storage::f32, set, c.threads);
 }
 
 std::vector<Json> run_mla(Sweep& sweep, MlaInputs& inputs, const MlaCase& m, double seconds) {
   const std::int64_t entered = now_ns();
   const DecodeCase& c = m.c;
   omp_set_num_threads(c.threads);
-  CacheSet probe_set = latent_set(sweep, c);
-  std::string reason = prepare_probe(sweep, m, probe_set);
+  CacheSet probe_set = latent_set(sweep, c), step_probe_set;
+  const DecodeCase step_c = step_case(c);
+  std::string reason = step_has_row(m) ? prepare_probe(sweep, MlaKind::absorbed_step, step_c, step_probe_set) : "";
+  if (reason.empty()) reason = prepare_probe(sweep, m.kind, c, probe_set);
   DecodeSetup setup;
   setup.c = c;
   setup.caches = latent_set(sweep, c);
@@ -160,14 +163,16 @@ std::vector<Json> run_mla(Sweep& sweep, MlaInputs& inputs, const MlaCase& m, dou
   }
 
   // The other form on the same rows.
-  std::size_t step_at = TupleRun::kNone, step_roof = 0;
-  const DecodeCase step_c = step_case(c);
+  std::size_t step_at = TupleRun::kNone, step_compute = 0, step_read = 0;
   Json step_row = mla_row(MlaKind::absorbed_step, step_c, "kvroof", row_name(c, "kvroof"));
   if (m.kind == MlaKind::reconstruct && kernel_at != TupleRun::kNone) {
     step = std::make_unique<MlaRun>(MlaKind::absorbed_step, step_c, inputs, setup.caches);
-    if (step_has_row(m)) step_roof = run.add_compute(compute_op(step_c));
+    if (step_has_row(m)) {
+      step_compute = run.add_compute(compute_op(step_c));
+      step_read = run.add_read(step_probe_set);
+    }
     const auto& samples = sweep.answers(answers_key(step_c), [&] { return step->oracle_samples(); });
-    step_at = run.add_kernel(*step, samples, step_row, step_has_row(m) ? 1.0 : 0.5, step_roof);
+    step_at = run.add_kernel(*step, samples, step_row, step_has_row(m) ? 1.0 : 0.5, step_compute);
   }
 
   std::vector<Rival> rivals;
@@ -211,7 +216,7 @@ std::vector<Json> run_mla(Sweep& sweep, MlaInputs& inputs, const MlaCase& m, dou
   }
   if (step_has_row(m)) {
     step_row["cache_copies"] = setup.caches.count;
-    if (step_at != TupleRun::kNone) run.set_measured(step_row, step_at, TupleRun::kNone, step_roof);
+    if (step_at != TupleRun::kNone) run.set_measured(step_row, step_at, TupleRun::kNone, step_compute, step_read);
     if (!step_row.contains("status")) set_not_run(step_row, "not_measured", "reconstruction was not measured");
     rows.push_back(step_row);
   }

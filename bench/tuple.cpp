@@ -11,11 +11,22 @@
 namespace kvroof::bench {
 
 TupleRun::TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c, std::optional<ComputeOp> op)
-    : sweep_(sweep), caches_(caches), c_(c), variant_(sweep.roofs.read_variant(caches, c.threads, c.cold)) {
+    : sweep_(sweep), caches_(caches), c_(c) {
   conditions_.mhz_before = measured_mhz();
   throttled_before_ = cgroup_throttled();
-  probe_at_ = add({"probe", [this](std::int64_t visit) { sweep_.roofs.read(caches_, visit, c_.threads, variant_); }});
+  add_read(caches);
   add_compute(op.value_or(compute_op(c)));
+}
+
+std::size_t TupleRun::add_read(const CacheSet& caches) {
+  reads_.push_back(std::make_unique<ReadProbe>());
+  ReadProbe& probe = *reads_.back();
+  probe.caches = caches;
+  probe.variant = &sweep_.roofs.read_variant(caches, c_.threads, c_.cold);
+  probe.at = add({"probe", [this, &probe](std::int64_t visit) {
+                    sweep_.roofs.read(probe.caches, visit, c_.threads, *probe.variant);
+                  }});
+  return reads_.size() - 1;
 }
 
 std::size_t TupleRun::add_compute(const ComputeOp& op) {
@@ -84,11 +95,12 @@ void TupleRun::measure(double seconds, int least_pairs) {
     probe->gflops = repetition_medians(probe->call_gflops, paired_.repetitions, paired_.calls[probe->at]);
 }
 
-void TupleRun::set_measured(Json& row, std::size_t at, std::size_t kvroof_at, std::size_t compute) const {
+void TupleRun::set_measured(Json& row, std::size_t at, std::size_t kvroof_at, std::size_t compute,
+                            std::size_t read) const {
   Timed timed;
   timed.time_ns = &paired_.time_ns[at];
-  timed.probe_ns = &paired_.time_ns[probe_at_];
-  timed.probe_bytes = static_cast<std::int64_t>(caches_.slot_bytes());
+  timed.probe_ns = &paired_.time_ns[reads_[read]->at];
+  timed.probe_bytes = static_cast<std::int64_t>(reads_[read]->caches.slot_bytes());
   timed.compute_gflops = &compute_[compute]->gflops;
   timed.kvroof_ns = kvroof_at == kNone ? nullptr : &paired_.time_ns[kvroof_at];
   timed.calls = paired_.calls[at];
@@ -103,20 +115,20 @@ void TupleRun::set_page_order(Json& row, std::size_t at, std::size_t roof_at) co
     row["page_order_form"] = order->variant->name;
     row["page_order_roof_gb_per_s"] = row["bytes"].get<double>() / median(paired_.time_ns[roof_at]);
     row["page_order_fraction"] = ratio_or_null(ratio(roof_at, at));
-    row["page_order_cost"] = ratio_or_null(ratio(roof_at, probe_at_));
+    row["page_order_cost"] = ratio_or_null(ratio(roof_at, reads_[0]->at));
   }
 }
 
 Json TupleRun::probe_row(const DecodeCase& c, const std::string& tuple, std::size_t kvroof_at) const {
   Json row = decode_row(c, "probe", tuple);
-  row["form"] = variant_.name;
+  row["form"] = reads_[0]->variant->name;
   row["cache_copies"] = caches_.count;
   row["flops"] = 0;
   row["intensity"] = 0;
   Timed timed;
-  timed.time_ns = &paired_.time_ns[probe_at_];
+  timed.time_ns = &paired_.time_ns[reads_[0]->at];
   timed.kvroof_ns = kvroof_at == kNone ? nullptr : &paired_.time_ns[kvroof_at];
-  timed.calls = paired_.calls[probe_at_];
+  timed.calls = paired_.calls[reads_[0]->at];
   set_times(row, timed);
   row["read_roof_gb_per_s"] = row["gb_per_s"];
   set_conditions(row, conditions_);

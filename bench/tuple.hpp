@@ -29,6 +29,10 @@ class TupleRun {
   // One more compute roof in the same turns; its number for add_kernel and set_measured. That of the tuple is 0.
   std::size_t add_compute(const ComputeOp& op);
 
+  // One more read roof in the same turns, for a row that reads far more or less than the tuple's caches: scaled from
+  // those, the start of a team would weigh wrongly. Its number for set_measured; that of the tuple is 0.
+  std::size_t add_read(const CacheSet& caches);
+
   // The page-order roof of a paged row: a read of the same pieces in the kernel's order, one walk per cache. In the
   // same turns as all else; where it stands.
   std::size_t add_page_order(std::vector<PieceWalk> walks);
@@ -42,7 +46,8 @@ class TupleRun {
   void measure(double seconds, int least_pairs = 0);
 
   // To be called after measure. `kvroof_at`: the contender that time_ratio_to_kvroof refers to; kNone for our own rows.
-  void set_measured(Json& row, std::size_t at, std::size_t kvroof_at, std::size_t compute = 0) const;
+  void set_measured(Json& row, std::size_t at, std::size_t kvroof_at, std::size_t compute = 0,
+                    std::size_t read = 0) const;
   // After set_measured: the row, measured at `at`, against the page-order roof at `roof_at`, and that against the read
   // roof of the tuple.
   void set_page_order(Json& row, std::size_t at, std::size_t roof_at) const;
@@ -61,6 +66,12 @@ class TupleRun {
     std::vector<double> gflops;       // per repetition
   };
 
+  struct ReadProbe {
+    CacheSet caches;
+    const ReadVariant* variant = nullptr;
+    std::size_t at = 0;  // the contender
+  };
+
   struct PageOrder {
     std::vector<PieceWalk> walks;
     const PieceVariant* variant = nullptr;
@@ -70,9 +81,8 @@ class TupleRun {
   Sweep& sweep_;
   CacheSet caches_;
   DecodeCase c_;
-  const ReadVariant& variant_;
   std::vector<Contender> contenders_;
-  std::size_t probe_at_ = 0;
+  std::vector<std::unique_ptr<ReadProbe>> reads_;
   std::vector<std::unique_ptr<ComputeProbe>> compute_;
   std::vector<std::unique_ptr<PageOrder>> page_orders_;
   PairingResult paired_;
