@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/result_rows.hpp"
+#include "bench/statistics.hpp"
 #include "bench/tuple.hpp"
 #include "tests/test_bench_cases.hpp"
 
@@ -131,6 +132,29 @@ TEST(BenchRows, SharedRowsAreJudgedByTheirUniqueBytes) {
     EXPECT_DOUBLE_EQ(row["read_fraction"].get<double>(), 1.5);
     EXPECT_EQ(row["above_roof"].get<bool>(), marked) << unique;
   }
+}
+
+TEST(BenchRows, ARowOfMoreBytesThanTheTuplesHasAReadRoofOfItsOwn) {
+  Sweep sweep(Options{}, machine_facts(), default_isa());
+  const DecodeCase c = small_case();
+  std::vector<std::byte> memory(std::size_t{4} << 20);
+  CacheSet few, many;
+  few.base = many.base = memory.data();
+  few.count = many.count = 1;
+  few.k_bytes = 4096;
+  many.k_bytes = memory.size();
+  TupleRun run(sweep, few, c);
+  const std::size_t read = run.add_read(many);
+  const std::size_t at = run.add({"kernel", [](std::int64_t) {}});
+  run.measure(0.01);
+  const auto roof_bytes = [&](std::size_t roof) {  // what the probe read while the row was measured
+    Json row = plain_row();
+    run.set_measured(row, at, TupleRun::kNone, 0, roof);
+    std::vector<double> times = row["samples"]["probe_ns"].get<std::vector<double>>();
+    return row["read_roof_gb_per_s"].get<double>() * median(times);
+  };
+  EXPECT_NEAR(roof_bytes(0), 4096, 1);
+  EXPECT_NEAR(roof_bytes(read), static_cast<double>(memory.size()), 100);
 }
 
 TEST(BenchRows, ARowThatDidNotRunHasNoTime) {
