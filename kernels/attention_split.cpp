@@ -8,8 +8,9 @@ namespace {
 
 constexpr std::int64_t kQueryTile = 64;            // chunked queries that share one pass over the rows
 constexpr std::int64_t kExpansionQueryTile = 256;  // ... where every tile expands its rows from the latent again
-constexpr std::int64_t kRunBytes = 4096;           // contiguous bytes a token-major group reads of each row
-constexpr std::int64_t kBlockBytes = 256 * 1024;   // contiguous bytes a group reads of each page
+// contiguous bytes a token-major group reads of each row, and of sums (one query a head) that stay in L1 meanwhile
+constexpr std::int64_t kRunBytes = 16 * 1024;
+constexpr std::int64_t kBlockBytes = 256 * 1024;  // contiguous bytes a group reads of each page
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -70,11 +71,18 @@ std::int64_t choose_head_run(const AttentionArgs& args, int parts) {
       bytes = kBlockBytes;
     } else if (seq.kv.k_head_stride > dense + 64) {
       return 1;
+    } else {
+      piece = std::max(piece, args.shape.value_dim * static_cast<std::int64_t>(sizeof(float)));
     }
     segments += (seq.kv.end_position + kSegmentRows - 1) / kSegmentRows;
   }
   std::int64_t run = std::clamp<std::int64_t>(bytes / piece, 1, args.shape.kv_heads);
-  while (run > 1 && segments * ((args.shape.kv_heads + run - 1) / run) < std::int64_t{2} * parts) run = (run + 1) / 2;
+  // runs that go evenly over the parts, or enough items that one more or less does not matter
+  const auto uneven = [&] {
+    const std::int64_t runs = (args.shape.kv_heads + run - 1) / run;
+    return segments * runs < std::int64_t{2} * parts && (runs % parts != 0 || args.shape.kv_heads % run != 0);
+  };
+  while (run > 1 && uneven()) run = (run + 1) / 2;
   return run;
 }
 

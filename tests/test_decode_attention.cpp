@@ -48,6 +48,33 @@ TEST_P(AttentionTwin, StoragePairsAndGroups) {
   }
 }
 
+// One query a head, rows of all heads side by side: read row by row across 16 heads and more.
+TEST_P(AttentionTwin, ManyHeadsOfATokenSideBySide) {
+  std::uint64_t seed = 0;
+  for (const Storage storage : kStorages) {
+    for (const std::int64_t heads : {4, 16, 17, 35}) {
+      for (const std::int64_t d : {64, 128}) {
+        CaseSpec spec = case_of(heads, heads, d, d, 1, 700, storage, ++seed);
+        if (seed % 2 == 0) {
+          spec.window = 90;
+          spec.kept_tokens = 5;
+        }
+        const Case c = make_case(spec);
+        for (const Poison poison : kPoisons) {
+          Layout layout;
+          layout.kind = LayoutKind::token_major;
+          layout.seed = seed;
+          layout.poison = poison;
+          How how;
+          how.isa = isa();
+          how.parts = 1 + static_cast<int>(seed % 2);
+          expect_same_bits(attend(c, layout, how), twin(c), describe(spec) + " " + describe(layout));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTwin, HeadDims) {
   for (const Storage storage : kStorages) {
     for (const std::int64_t d : {1,  2,  3,  7,  8,   15,  16,  17,  24,  31,  32,  33,  40,  48,  63, 64,

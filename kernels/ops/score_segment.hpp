@@ -9,27 +9,61 @@ namespace kvroof::KVROOF_NS {
 namespace {
 
 // Heads side by side in a token-major cache: a few rows at a time across all of them, so that memory is read as it
-// lies. Queries are numbered through the heads; four of them share a reduction.
-template <Storage S>
-inline void score_across_heads(const Part& part, const AttentionGroup& group, const SegmentRows& rows) {
+// lies. Queries are numbered through the heads; four of them, of P heads, share a reduction.
+template <Storage S, int P>
+KVROOF_ALONE inline void score_across_heads(const Part& part, const AttentionGroup& group, const SegmentRows& rows) {
   constexpr int R = kAccumulators / kQuad;
   const KvView& kv = group.sequence->kv;
   const std::int64_t bytes = part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
   const std::int64_t queries = group.heads * group.queries;
   for (int row = rows.begin; row < rows.end; row += R) {
     PrefetchSlices slices = across_heads(group, rows.k(row) + kQuadAhead, R, kv.k_head_stride, bytes, queries / kQuad);
+    std::int64_t head_offset = 0, left = group.queries;  // of the head at work; a division each would cost 3 %
     for (std::int64_t query = 0; query < queries; query += kQuad) {
       slices.next();
-      std::int64_t offset[kQuad];
-      for (int i = 0; i < kQuad; ++i) offset[i] = (query + i) / group.queries * kv.k_head_stride;
-      const float* q = part.floats(part.split.q_rows) + query * part.k_shape.pad;
-      float* to = part.scores() + query * kScoreStride + row;
-      if (offset[0] == offset[3])
-        score_quad<S, 1>(rows.k(row), offset, q, part.k_shape, to, kScoreStride);
-      else if (group.queries == 2)
-        score_quad<S, 2>(rows.k(row), offset, q, part.k_shape, to, kScoreStride);
-      else
-        score_quad<S, 4>(rows.k(row), offset, q, part.k_shape, to, kScoreStride);
+      std::int64_t offset[P];
+      for (int p = 0; p < P; ++p) {
+        offset[p] = head_offset;
+        left -= kQuad / P;
+        if (left > 0) continue;
+        head_offset += kv.k_head_stride;
+        left = group.queries;
+      }
+      score_quad<S, P>(rows.k(row), offset, part.floats(part.split.q_rows) + query * part.k_shape.pad, part.k_shape,
+                       part.scores() + query * kScoreStride + row, kScoreStride);
+    }
+  }
+}
+
+// The same for one query a head: row by row across all heads, sums of heads side by side, turned 16 x 16 at a time.
+template <Storage S, int V>
+KVROOF_ALONE inline void score_rows_across_heads(const Part& part, const AttentionGroup& group,
+                                                 const SegmentRows& rows) {
+  const std::int64_t stride = group.sequence->kv.k_head_stride, pad = part.k_shape.pad;
+  const float* q = part.floats(part.split.q_rows);
+  float* tile = part.floats(part.split.tile);  // 16 rows x heads
+  const std::int64_t width = round_up_lanes(group.heads);
+  const HeadsAhead ahead(group.heads, stride, part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+  for (int row = rows.begin; row < rows.end; row += kTileRows) {
+    for (int r = 0; r < kTileRows; ++r) {
+      const std::byte* const* line = rows.k(row + r);
+      for (std::int64_t head = 0; head < group.heads; head += kAccumulators) {
+        if (head > group.heads - kAccumulators) head = group.heads - kAccumulators;  // some twice: the same sums
+        score_heads<S, V>(*line + head * stride, stride, q + head * pad, pad, tile + r * width + head,
+                          ahead.at(line, head));
+      }
+    }
+    for (std::int64_t head = 0; head < group.heads; head += kLanes) {
+      Vec16 sums[kTileRows];
+      for (int r = 0; r < kTileRows; ++r) sums[r] = load(tile + r * width + head);
+      if (group.heads - head >= kLanes) {
+        transpose16(sums, part.scores() + head * kScoreStride + row, kScoreStride);
+      } else {
+        alignas(64) float turned[kLanes * kTileRows];
+        transpose16(sums, turned, kTileRows);
+        for (std::int64_t h = 0; h < group.heads - head; ++h)
+          store(part.scores() + (head + h) * kScoreStride + row, load(turned + h * kTileRows));
+      }
     }
   }
 }
@@ -40,9 +74,16 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
   const std::int64_t per_head = score_rows_per_head(part, group);
   const KvView& kv = group.sequence->kv;
   if constexpr (!Grouped) {
+    if (rows_across_heads(group)) {
+      if (part.k_shape.dim == 8 * kLanes) return score_rows_across_heads<S, 8>(part, group, rows);
+      if (part.k_shape.dim == 4 * kLanes) return score_rows_across_heads<S, 4>(part, group, rows);
+    }
     if (group.heads > 1 && page_block_rows(kv) == 0 && group.queries > 1 && forms.lane_blocks == 0 &&
-        group.heads * group.queries % kQuad == 0)
-      return score_across_heads<S>(part, group, rows);
+        group.heads * group.queries % kQuad == 0) {
+      if (group.queries % kQuad == 0) return score_across_heads<S, 1>(part, group, rows);
+      if (group.queries == 2) return score_across_heads<S, 2>(part, group, rows);
+      return score_across_heads<S, 4>(part, group, rows);
+    }
   }
   const std::int64_t bytes = part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
   const auto run = [&](int row, int count, std::int64_t head, Ahead ahead) {

@@ -106,7 +106,8 @@ KVROOF_ALONE inline void score_rows(const std::byte* const* rows, std::int64_t o
 constexpr int kQuad = 4;       // queries of neighbouring heads that share a reduction
 constexpr int kQuadAhead = 8;  // rows that are fetched ahead of it
 
-// kAccumulators / 4 rows against four queries of P heads side by side: q[i*pad + d] against the row at offset[i].
+// kAccumulators / 4 rows against four queries of P heads side by side: q[i*pad + d] against the row of its head
+// at offset[i * P / 4].
 template <Storage S, int P>
 KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int64_t* offset, const float* q,
                                     TileShape shape, float* to, std::int64_t to_stride) {
@@ -122,7 +123,7 @@ KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p) {
-        const Vec16 key = load_keys(rows[r] + offset[p * H] + d * kStep);
+        const Vec16 key = load_keys(rows[r] + offset[p] + d * kStep);
 #pragma GCC unroll 4
         for (int h = 0; h < H; ++h)
           acc[(p * H + h) * R + r] = fma(load(q + (p * H + h) * shape.pad + d * kLanes), key, acc[(p * H + h) * R + r]);
@@ -132,6 +133,25 @@ KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int
   for (std::int64_t d = 0; d < whole; ++d) columns(d, [](const std::byte* from) { return load_as<S>(from); });
   if (tail != 0) columns(whole, [tail](const std::byte* from) { return load_partial_as<S>(from, tail); });
   store_sums<R, kQuad>(acc, to, to_stride);
+}
+
+// One row of kAccumulators heads side by side, V vectors wide each, against one query of each head: to[h]. The row is
+// read as it lies; lines of the row at `ahead` are fetched meanwhile.
+template <Storage S, int V>
+KVROOF_ALONE inline void score_heads(const std::byte* row, std::int64_t head_stride, const float* q, std::int64_t pad,
+                                     float* to, const std::byte* ahead) {
+  constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
+  Vec16 acc[kAccumulators];
+#pragma GCC unroll 16
+  for (int h = 0; h < kAccumulators; ++h) {
+    acc[h] = zero();
+#pragma GCC unroll 8
+    for (int d = 0; d < V; ++d) {
+      if (d * kStep % 64 == 0) prefetch(ahead + h * head_stride + d * kStep);
+      acc[h] = fma(load(q + h * pad + d * kLanes), load_as<S>(row + h * head_stride + d * kStep), acc[h]);
+    }
+  }
+  store_sums<kAccumulators, 1>(acc, to, 0);
 }
 
 // How a KV head's queries are split between the two forms.

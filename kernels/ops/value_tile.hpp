@@ -83,6 +83,18 @@ KVROOF_ALONE inline void value_rows(const std::byte* const* rows, std::int64_t o
   value_columns<S, H, C, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);
 }
 
+// One row of one head, V vectors wide, into its sums; lines of the row at `ahead` are fetched meanwhile.
+template <Storage S, int V>
+KVROOF_INLINE inline void value_row(const std::byte* row, float w, float* acc, const std::byte* ahead) {
+  constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
+  const Vec16 weight = broadcast(w);
+#pragma GCC unroll 8
+  for (int c = 0; c < V; ++c) {
+    if (c * kStep % 64 == 0) prefetch(ahead + c * kStep);
+    store(acc + c * kLanes, fma(weight, load_as<S>(row + c * kStep), load(acc + c * kLanes)));
+  }
+}
+
 // Lines of some rows, fetched into L2 evenly over `turns` turns: a burst would hold up the loads of sums and weights.
 class LineFetch {
  public:

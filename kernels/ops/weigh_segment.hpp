@@ -60,11 +60,32 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
   }
 }
 
+// One query a head, heads side by side: row by row across all heads, whose sums stay in L1.
+template <Storage S, int V>
+KVROOF_ALONE inline void weigh_rows_across_heads(const Part& part, const AttentionGroup& group, const SegmentRows& rows,
+                                                 float* acc) {
+  const std::int64_t stride = group.sequence->kv.v_head_stride, pad = part.v_shape.pad;
+  const HeadsAhead ahead(group.heads, stride, part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+  const Spans spans = visible_spans(part, group, 0, rows.base(), rows.begin, rows.end);
+  for (int s = 0; s < spans.count; ++s) {
+    for (int row = spans.span[s].begin; row < spans.span[s].end; ++row) {
+      const std::byte* const* line = rows.v(row);
+      for (std::int64_t head = 0; head < group.heads; ++head)
+        value_row<S, V>(*line + head * stride, part.scores()[head * kScoreStride + row], acc + head * pad,
+                        ahead.at(line, head));
+    }
+  }
+}
+
 // Few queries: a row goes from memory straight into the sums.
 template <Storage S>
 inline void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance,
                        float* acc) {
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
+  if (rows_across_heads(group)) {
+    if (part.v_shape.dim == 8 * kLanes) return weigh_rows_across_heads<S, 8>(part, group, rows, acc);
+    if (part.v_shape.dim == 4 * kLanes) return weigh_rows_across_heads<S, 4>(part, group, rows, acc);
+  }
   const std::int64_t bytes = part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
   // eight f32 queries: arithmetic takes longer than memory, so four at a time go over half rows twice, out of L1
   const bool by_four = S == Storage::f32 && group.queries >= 8 && group.heads == 1;
