@@ -11,7 +11,7 @@
 namespace kvroof::bench {
 
 TupleRun::TupleRun(Sweep& sweep, const CacheSet& caches, const DecodeCase& c, std::optional<ComputeOp> op)
-    : sweep_(sweep), caches_(caches), c_(c) {
+    : sweep_(sweep), c_(c) {
   conditions_.mhz_before = measured_mhz();
   throttled_before_ = cgroup_throttled();
   add_read(caches);
@@ -67,7 +67,7 @@ std::size_t TupleRun::add_kernel(Kernel& kernel, const std::vector<DecodeSetup::
     return kNone;
   }
   row["op"] = compute_[compute]->op.name();
-  row["cache_copies"] = caches_.count;
+  row["cache_copies"] = reads_[0]->caches.count;
   row["output_hash"] = kernel.hash();
   row["bytes"] = kernel.bytes();
   row["flops"] = kernel.flops();
@@ -84,7 +84,7 @@ std::size_t TupleRun::add_kernel(Kernel& kernel, const std::vector<DecodeSetup::
 }
 
 void TupleRun::measure(double seconds, int least_pairs) {
-  PairingOptions options = sweep_.pairing(seconds, caches_.count);
+  PairingOptions options = sweep_.pairing(seconds, reads_[0]->caches.count);
   options.min_repetitions = std::max(options.min_repetitions, least_pairs);
   options.max_repetitions = std::max(options.max_repetitions, least_pairs);
   paired_ = run_paired(contenders_, options);
@@ -122,7 +122,7 @@ void TupleRun::set_page_order(Json& row, std::size_t at, std::size_t roof_at) co
 Json TupleRun::probe_row(const DecodeCase& c, const std::string& tuple, std::size_t kvroof_at) const {
   Json row = decode_row(c, "probe", tuple);
   row["form"] = reads_[0]->variant->name;
-  row["cache_copies"] = caches_.count;
+  row["cache_copies"] = reads_[0]->caches.count;
   row["flops"] = 0;
   row["intensity"] = 0;
   Timed timed;

@@ -79,7 +79,6 @@ class TupleRun {
   };
 
   Sweep& sweep_;
-  CacheSet caches_;
   DecodeCase c_;
   std::vector<Contender> contenders_;
   std::vector<std::unique_ptr<ReadProbe>> reads_;

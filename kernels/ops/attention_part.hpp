@@ -120,25 +120,6 @@ inline bool rows_across_heads(const AttentionGroup& group) {
   return group.queries == 1 && group.heads >= kAccumulators && page_block_rows(group.sequence->kv) == 0;
 }
 
-constexpr std::int64_t kHeadsAheadBytes = 8192;  // measured best of 4, 8 and 12 KiB
-
-// How far such a walk looks ahead: so many heads down the row, then on in the rows after it.
-class HeadsAhead {
- public:
-  HeadsAhead(std::int64_t heads, std::int64_t head_stride, std::int64_t bytes)
-      : heads_(heads),
-        stride_(head_stride),
-        rows_(kHeadsAheadBytes / bytes / heads_),
-        more_(kHeadsAheadBytes / bytes % heads_) {}
-  const std::byte* at(const std::byte* const* line, std::int64_t head) const {
-    const std::int64_t to = head + more_;
-    return to < heads_ ? line[rows_] + to * stride_ : line[rows_ + 1] + (to - heads_) * stride_;
-  }
-
- private:
-  std::int64_t heads_, stride_, rows_, more_;
-};
-
 constexpr std::int64_t kPrefetchBytes = 8192;     // ahead of the row in use, into L1 ...
 constexpr std::int64_t kPrefetchBytesF32 = 4096;  // ... measured best by storage (TUNING.md)
 constexpr std::int64_t kWakeBytes = 16384;        // ahead of it, into L2, where runs are short

@@ -53,17 +53,11 @@ KVROOF_ALONE inline void score_rows_across_heads(const Part& part, const Attenti
                           ahead.at(line, head));
       }
     }
+    // up to 15 heads that are not there are turned too: the scores have room for 16 queries a head, nobody looks
     for (std::int64_t head = 0; head < group.heads; head += kLanes) {
       Vec16 sums[kTileRows];
       for (int r = 0; r < kTileRows; ++r) sums[r] = load(tile + r * width + head);
-      if (group.heads - head >= kLanes) {
-        transpose16(sums, part.scores() + head * kScoreStride + row, kScoreStride);
-      } else {
-        alignas(64) float turned[kLanes * kTileRows];
-        transpose16(sums, turned, kTileRows);
-        for (std::int64_t h = 0; h < group.heads - head; ++h)
-          store(part.scores() + (head + h) * kScoreStride + row, load(turned + h * kTileRows));
-      }
+      transpose16(sums, part.scores() + head * kScoreStride + row, kScoreStride);
     }
   }
 }
