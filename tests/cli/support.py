@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "lib"))
 
 import cli  # noqa: E402
 import synthetic  # noqa: E402
+from synthetic_machine import MACHINES, Machine  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 CLI = ROOT / "tools" / "lib" / "cli.py"
@@ -37,7 +38,7 @@ class Done:
 
 @functools.cache
 def _quick(seed_of: str) -> str:
-    machine = next((m for m in synthetic.MACHINES if m.name == seed_of), synthetic.Machine())
+    machine = next((m for m in MACHINES if m.name == seed_of), Machine())
     return json.dumps(synthetic.result(machine))
 
 

@@ -13,6 +13,7 @@ from unittest import mock
 
 import synthetic
 from support import CommandTest, quick_result
+from synthetic_machine import MACHINES
 
 import report_command
 from compare import BETTER, EXPLAINED, UNCLEAR, WORSE, verdict_of
@@ -192,7 +193,7 @@ class Compare(CommandTest):
 
     def test_two_thousand_rows_in_two_seconds(self) -> None:
         files = []
-        for machine in synthetic.MACHINES[:2]:
+        for machine in MACHINES[:2]:
             files.append(self.write(f"{machine.name}.json", synthetic.result(machine, "full")))
         best = 99.0
         for _ in range(3):  # the machine may be busy with something else

@@ -19,6 +19,7 @@ from typing import Any
 
 import synthetic
 from support import CommandTest, quick_result
+from synthetic_machine import MACHINES
 
 import report_command
 import rows
@@ -197,7 +198,7 @@ class Browser(CommandTest):
     def test_five_full_machines_are_light_and_open_soon(self) -> None:
         results = [
             rows.from_value(Path(f"{m.name}.json"), synthetic.result(m, "full", latent=True))
-            for m in synthetic.MACHINES
+            for m in MACHINES
         ]
         self.assertGreater(min(len(result.rows) for result in results), 5000)
         page = report_command.page(results)
@@ -254,7 +255,7 @@ class Browser(CommandTest):
         self.assertRegex(seen, r"^inner 390 plots [1-9]\d* beyond 0 wide false$")
 
     def test_machines_beside_each_other_and_rows_missing(self) -> None:
-        first, second = quick_result(synthetic.MACHINES[0].name), quick_result(synthetic.MACHINES[2].name)
+        first, second = quick_result(MACHINES[0].name), quick_result(MACHINES[2].name)
         second["benchmarks"] = [
             row for row in second["benchmarks"] if row["kernel"] == "roof_read" or "shape:GQA" in row["name"]
         ]

@@ -11,6 +11,7 @@ from typing import Any
 
 import synthetic
 from support import HERE, CommandTest, quick_result
+from synthetic_machine import MACHINES, Machine
 
 import rows
 from models import PRESETS
@@ -54,7 +55,7 @@ class Predict(CommandTest):
             self.assertLess(abs(point.error), 0.05, point.row.name)
 
     def test_points_that_the_fit_has_not_seen(self) -> None:
-        machine = next(m for m in synthetic.MACHINES if m.name == "synthetic-server-8c")
+        machine = next(m for m in MACHINES if m.name == "synthetic-server-8c")
         full = rows.from_value(self.path, synthetic.result(machine, "full"))
         seen = Fit(Source(self.result, "f16", "all"))
         unseen = [
@@ -131,7 +132,7 @@ class Predict(CommandTest):
 
     def test_the_roofs_beside_a_point_decide(self) -> None:
         """The same machine at half its clock and bandwidth: twice the time, without a new fit."""
-        slow = synthetic.result(next(m for m in synthetic.MACHINES if m.name == "synthetic-server-8c"))
+        slow = synthetic.result(next(m for m in MACHINES if m.name == "synthetic-server-8c"))
         for row in slow["benchmarks"]:
             if row["impl"] == "kvroof":
                 synthetic.scale(row, 2.0, 0.5)
@@ -155,7 +156,7 @@ class Predict(CommandTest):
     def test_a_file_from_another_hour(self) -> None:
         """While the file was measured, others used half of the memory's bandwidth; now all of it is there, and what
         waited for memory waits for a kernel that is far from the compute roof."""
-        machine = synthetic.Machine(arithmetic=0.25)
+        machine = Machine(arithmetic=0.25)
         seen, now = (
             rows.from_value(self.path, synthetic.result(replace(machine, cold_all=roof), "full")) for roof in (31, 62)
         )
