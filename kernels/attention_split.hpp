@@ -66,7 +66,7 @@ struct OpenGroup {        // one of the two groups a part may leave unfinished
 inline constexpr std::int64_t kScoreStride =
     kSegmentRows + kLanes;                                // no power of two: queries spread over the cache sets
 inline constexpr std::int64_t kMinTileFloats = 128 * 64;  // a panel of V
-inline constexpr std::size_t kSegmentRowsBytes = (2 * kSegmentRows + 128) * sizeof(void*) + 64;
+inline constexpr std::size_t kSegmentRowsBytes = (4 * kSegmentRows + 512) * sizeof(void*) + 128;
 
 struct AttentionSplit {
   std::int64_t group_heads = 1;  // G

@@ -132,6 +132,14 @@ const CpuFeatures& cpu_features() {
   return features;
 }
 
+FetchOrder fetch_order() {
+#if defined(__x86_64__)
+  static const bool intel = cpuid(0, 0).ebx == 0x756e6547;  // "Genu"
+  if (intel) return {kFetchStreams, 65536};
+#endif
+  return {1, 8192};
+}
+
 std::string cpu_missing(Isa isa) {
   const CpuFeatures& have = cpu_features();
   switch (isa) {

@@ -21,6 +21,16 @@ struct CpuFeatures {
 
 const CpuFeatures& cpu_features();  // read once
 
+// In which order rows that will be needed are best fetched from memory (kernels/TUNING.md): `bytes` ahead of those in
+// use, and as so many streams at once: stream s fetches the s-th part of the next `bytes`, streams taking turns row by
+// row. Hardware prefetchers run along every stream, and more of them keep more lines on their way.
+inline constexpr int kFetchStreams = 8;
+struct FetchOrder {
+  int streams;  // kFetchStreams, or 1: in the order in which rows are used
+  int bytes;
+};
+FetchOrder fetch_order();  // measured best for this maker of CPUs
+
 // What the CPU or the system lacks for `isa`, "" if nothing: "CPU lacks avx512bw", "system does not save zmm
 // registers".
 std::string cpu_missing(Isa isa);

@@ -21,7 +21,7 @@ constexpr int kDirectRows = 128;
 constexpr int kPanelBlock = 4;  // queries that share a load of the panel
 constexpr std::int64_t kNativePanelQueries = 12;
 constexpr std::int64_t kPackQueries = 64;
-static_assert(kPanelPairRows <= kMaxAhead);
+static_assert(kPanelPairRows <= kLeastAhead);
 
 bool uses_lanes(const Part& part) { return part.split.group_heads >= kLaneQueriesMin; }
 
@@ -62,12 +62,12 @@ void pack_queries_bf16(const Part& part, const AttentionGroup& group) {
   }
 }
 
-void score_segment_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance) {
+void score_segment_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows) {
   const std::int64_t stride = group.sequence->kv.k_head_stride, per_head = native_score_rows(part, group);
   const std::int64_t dim = part.k_shape.dim, pad = row_pad(part), block = block_size(part);
   if (!uses_lanes(part)) {
     const auto tile = [&](int row, std::int64_t head, Ahead ahead) {
-      wake_pages(ahead, kTileRows, head * stride, dim * 2);
+      wake_pages(ahead, kTileRows, dim * 2);
       score_all_rows_bf16(rows.k(row), head * stride, bf16(part, part.split.q_rows) + head * group.queries * pad,
                           group.queries, dim, pad, part.scores() + head * per_head * kScoreStride + row, kScoreStride,
                           ahead);
@@ -76,7 +76,11 @@ void score_segment_bf16(const Part& part, const AttentionGroup& group, const Seg
                    [&](int row, int, std::int64_t head, Ahead ahead) { tile(row, head, ahead); }))
       return;
     for (int row = rows.begin; row < rows.end; row += kTileRows) {
-      for (std::int64_t head = 0; head < group.heads; ++head) tile(row, head, ahead_of(rows.k(row), distance));
+      PrefetchSlices slices = across_heads(group, rows.k(row) + kTileRows, kTileRows, stride, dim * 2, group.heads);
+      for (std::int64_t head = 0; head < group.heads; ++head) {
+        slices.next();
+        tile(row, head, group.heads > 1 ? Ahead{} : rows.ahead(rows.k(row)));
+      }
     }
     return;
   }
@@ -149,16 +153,20 @@ void weigh_tile_bf16(const Part& part, const AttentionGroup& group, const Segmen
   }
 }
 
-void weigh_rows_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance,
-                     float* acc) {
+void weigh_rows_bf16(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
   const auto tile = [&](int row, int count, std::int64_t head, Ahead ahead) {
     weigh_tile_bf16(part, group, rows, row, count, head, ahead, acc);
   };
-  if (walk_pages(group, rows, rows.v(rows.begin), group.sequence->kv.v_head_stride, PageAhead::kNear, tile)) return;
+  if (walk_pages(group, rows, rows.v(rows.begin), group.sequence->kv.v_head_stride, PageAhead::kStep, tile)) return;
   const int step = group.heads > 1 ? kTileRows : group.queries > 1 ? 2 * kTileRows : kDirectRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
-    for (std::int64_t head = 0; head < group.heads; ++head) tile(row, count, head, ahead_of(rows.v(row), distance));
+    PrefetchSlices slices = across_heads(group, rows.v(row) + count, step, group.sequence->kv.v_head_stride,
+                                         part.v_shape.dim * 2, group.heads);
+    for (std::int64_t head = 0; head < group.heads; ++head) {
+      slices.next();
+      tile(row, count, head, group.heads > 1 ? Ahead{} : rows.ahead(rows.v(row)));
+    }
   }
 }
 
@@ -216,15 +224,14 @@ void weigh_panels_bf16(const Part& part, const AttentionGroup& group, const Segm
 struct NativePhases {
   static void pack(const Part& part, const AttentionGroup& group) { pack_queries_bf16(part, group); }
   static void run(const Part& part, const AttentionGroup& group, const SegmentRows& rows, const PartialNode& node) {
-    const Distance distance = prefetch_distance(part, group);
-    score_segment_bf16(part, group, rows, distance);
+    score_segment_bf16(part, group, rows);
     softmax_scores(part, group, rows, native_score_rows(part, group), node, softmax_segment_bf16);
     for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes)
       store(node.acc + i, zero());
     if (group.queries >= kNativePanelQueries)
       weigh_panels_bf16(part, group, rows, node.acc);
     else
-      weigh_rows_bf16(part, group, rows, distance, node.acc);
+      weigh_rows_bf16(part, group, rows, node.acc);
     // A sum that underflowed is -0 or +0 by what followed it: hidden rows must not decide that.
     for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes)
       store(node.acc + i, load(node.acc + i) + zero());

@@ -25,7 +25,7 @@ KVROOF_INLINE inline void score_block_bf16(const std::byte* const* rows, std::in
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     const std::byte* row = rows[r] + offset;
-    if constexpr (Prefetch) prefetch_rows(ahead, r, r + 1, offset, dim * 2);
+    if constexpr (Prefetch) prefetch_rows(ahead.near, r, r + 1, 0, dim * 2);
 #pragma GCC unroll 16
     for (int h = 0; h < H; ++h) acc[h * R + r] = zero();
     for (std::int64_t d = 0; d < whole; ++d) {

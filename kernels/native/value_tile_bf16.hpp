@@ -31,9 +31,9 @@ KVROOF_INLINE inline void value_block_bf16(const std::byte* const* rows, std::in
   for (int row = 0; row < count; row += 2) {
     const std::byte *even = rows[row] + offset, *odd = rows[row + 1] + offset;
     if constexpr (Prefetch) {
-      if (share.first == 0 && row % kTileRows == 0) wake_pages(ahead + row, kTileRows, offset, row_bytes);
+      if (share.first == 0 && row % kTileRows == 0) wake_pages(ahead + row, kTileRows, row_bytes);
       for (owed += 2 * share.rows; owed >= count; owed -= count, ++next)
-        prefetch_rows(ahead, next, next + 1, offset, row_bytes);
+        prefetch_rows(ahead.near, next, next + 1, 0, row_bytes);
     }
     Pairs weight[H];
 #pragma GCC unroll 4

@@ -117,24 +117,29 @@ inline Spans visible_spans(const Part& part, const AttentionGroup& group, std::i
 
 // One query a head and heads side by side in every row (token-major).
 inline bool rows_across_heads(const AttentionGroup& group) {
-  return group.queries == 1 && group.heads >= kAccumulators && page_block_rows(group.sequence->kv) == 0;
+  return group.queries == 1 && group.heads >= kAccumulators && group.heads <= HeadsAhead::kMaxHeads &&
+         page_block_rows(group.sequence->kv) == 0;
 }
 
-constexpr std::int64_t kPrefetchBytes = 8192;     // ahead of the row in use, into L1 ...
-constexpr std::int64_t kPrefetchBytesF32 = 4096;  // ... measured best by storage (TUNING.md)
-constexpr std::int64_t kWakeBytes = 16384;        // ahead of it, into L2, where runs are short
+constexpr std::int64_t kWakeBytes = 16384;  // ahead, where runs are short
 
-inline Distance prefetch_distance(const Part& part, const AttentionGroup& group) {
-  if (part.args.expansion != nullptr) return {};  // compute-bound by far
-  const Storage storage = group.sequence->kv.k_storage;
-  const std::int64_t bytes = group.heads * part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(storage));
-  const auto rows = [bytes](std::int64_t distance) {
-    const std::int64_t n = distance / bytes;
-    return static_cast<int>(n < 1 ? 1 : n < kMaxAhead - kTileRows ? n : kMaxAhead - kTileRows);
-  };
+inline Fetch fetch_along(const Part& part, const AttentionGroup& group) {
   const KvView& kv = group.sequence->kv;
+  if (part.args.expansion != nullptr) return {};  // compute-bound by far
+  FetchOrder order = fetch_order();
+  if (order.streams == 1 && kv.k_storage == Storage::f32) order.bytes /= 2;  // measured best (TUNING.md)
+  std::int64_t bytes = part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(kv.k_storage));
+  if (page_block_rows(kv) == 0) bytes *= group.heads;  // side by side
+  const auto rows = [bytes](std::int64_t distance, int least, int most) {
+    int n = least;
+    while (n < most && 2 * n * bytes <= distance) n *= 2;
+    return n;
+  };
+  if (order.streams > 1)
+    return {order.streams,
+            rows(order.bytes, page_block_rows(kv) == 0 ? kFetchStreams : PageAhead::kStep, kMaxFetchRows), 0};
   const bool short_runs = kv.run_count > kv.end_position / kSegmentRows + 4;  // pages, not a ring's two or three runs
-  return {rows(storage == Storage::f32 ? kPrefetchBytesF32 : kPrefetchBytes), short_runs ? rows(kWakeBytes) : 0};
+  return {1, rows(order.bytes, 1, kMaxFetchRows / 2), short_runs ? rows(kWakeBytes, 1, kMaxFetchRows / 2) : 0};
 }
 
 }  // namespace

@@ -25,11 +25,11 @@ namespace kvroof::KVROOF_NS {
 namespace {
 
 template <Storage S, bool Grouped>
-void score(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance) {
+void score(const Part& part, const AttentionGroup& group, const SegmentRows& rows) {
   if (part.args.expansion != nullptr)
     score_expanded<S, Grouped>(part, group, rows);
   else
-    score_segment<S, Grouped>(part, group, rows, distance);
+    score_segment<S, Grouped>(part, group, rows);
 }
 
 // From here a panel that is widened once beats rows straight from memory. On AVX-512 eight queries share a row that is
@@ -38,17 +38,16 @@ template <Storage S>
 constexpr std::int64_t kPanelQueries = kBatches == 1 ? 9 : 8;
 
 template <Storage S, bool Grouped>
-void weigh(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance, float* acc) {
+void weigh(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
   if (part.args.expansion != nullptr)
     weigh_expanded<S, Grouped>(part, group, rows, acc);
   else if (Grouped || group.queries >= kPanelQueries<S>)
     weigh_panels<S, Grouped>(part, group, rows, acc);
   else if constexpr (!Grouped)
-    weigh_rows<S>(part, group, rows, distance, acc);
+    weigh_rows<S>(part, group, rows, acc);
 }
 
 void run_segment(const Part& part, const AttentionGroup& group, const SegmentRows& rows, const PartialNode& node) {
-  const Distance distance = prefetch_distance(part, group);
   const bool grouped = grouped_int8(group);
   if (group.sequence->kv.latent_dim == 0) {
     // heads side by side share lines of scales: the first one brings them
@@ -59,27 +58,27 @@ void run_segment(const Part& part, const AttentionGroup& group, const SegmentRow
     }
   }
   switch (group.sequence->kv.k_storage) {
-    case Storage::f32: score<Storage::f32, false>(part, group, rows, distance); break;
-    case Storage::f16: score<Storage::f16, false>(part, group, rows, distance); break;
-    case Storage::bf16: score<Storage::bf16, false>(part, group, rows, distance); break;
+    case Storage::f32: score<Storage::f32, false>(part, group, rows); break;
+    case Storage::f16: score<Storage::f16, false>(part, group, rows); break;
+    case Storage::bf16: score<Storage::bf16, false>(part, group, rows); break;
     case Storage::int8:
       if (grouped)
-        score<Storage::int8, true>(part, group, rows, distance);
+        score<Storage::int8, true>(part, group, rows);
       else
-        score<Storage::int8, false>(part, group, rows, distance);
+        score<Storage::int8, false>(part, group, rows);
       break;
   }
   softmax_scores(part, group, rows, score_rows_per_head(part, group), node, softmax_segment);
   for (std::int64_t i = 0; i < group.heads * group.queries * part.v_shape.pad; i += kLanes) store(node.acc + i, zero());
   switch (group.sequence->kv.v_storage) {
-    case Storage::f32: weigh<Storage::f32, false>(part, group, rows, distance, node.acc); break;
-    case Storage::f16: weigh<Storage::f16, false>(part, group, rows, distance, node.acc); break;
-    case Storage::bf16: weigh<Storage::bf16, false>(part, group, rows, distance, node.acc); break;
+    case Storage::f32: weigh<Storage::f32, false>(part, group, rows, node.acc); break;
+    case Storage::f16: weigh<Storage::f16, false>(part, group, rows, node.acc); break;
+    case Storage::bf16: weigh<Storage::bf16, false>(part, group, rows, node.acc); break;
     case Storage::int8:
       if (grouped)
-        weigh<Storage::int8, true>(part, group, rows, distance, node.acc);
+        weigh<Storage::int8, true>(part, group, rows, node.acc);
       else
-        weigh<Storage::int8, false>(part, group, rows, distance, node.acc);
+        weigh<Storage::int8, false>(part, group, rows, node.acc);
       break;
   }
 }

@@ -42,7 +42,7 @@ inline void run_part(const AttentionArgs& args, int parts, int part_index, std::
     OpenGroup* open = part.open(slot);
     PartialNode leaf = part.node(slot, open->node_count, results);
     leaf.index = item.segment;
-    link_rows(*part.rows(side), more ? part.rows(side ^ 1) : nullptr);
+    link_rows(*part.rows(side), more ? part.rows(side ^ 1) : nullptr, fetch_along(part, group));
     Phases::run(part, group, *part.rows(side), leaf);
     open->node_count = push_node(open->nodes, open->node_count, leaf, results, part.split.dv_pad);
     if (item.ordinal + 1 == group.segments) {

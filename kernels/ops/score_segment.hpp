@@ -43,14 +43,14 @@ KVROOF_ALONE inline void score_rows_across_heads(const Part& part, const Attenti
   const float* q = part.floats(part.split.q_rows);
   float* tile = part.floats(part.split.tile);  // 16 rows x heads
   const std::int64_t width = round_up_lanes(group.heads);
-  const HeadsAhead ahead(group.heads, stride, part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+  HeadsAhead ahead(group.heads, stride, part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
   for (int row = rows.begin; row < rows.end; row += kTileRows) {
     for (int r = 0; r < kTileRows; ++r) {
       const std::byte* const* line = rows.k(row + r);
+      const std::byte* const* due = ahead.at(line, row + r - rows.begin);
       for (std::int64_t head = 0; head < group.heads; head += kAccumulators) {
         if (head > group.heads - kAccumulators) head = group.heads - kAccumulators;  // some twice: the same sums
-        score_heads<S, V>(*line + head * stride, stride, q + head * pad, pad, tile + r * width + head,
-                          ahead.at(line, head));
+        score_heads<S, V>(*line + head * stride, stride, q + head * pad, pad, tile + r * width + head, due + head);
       }
     }
     // up to 15 heads that are not there are turned too: the scores have room for 16 queries a head, nobody looks
@@ -63,7 +63,7 @@ KVROOF_ALONE inline void score_rows_across_heads(const Part& part, const Attenti
 }
 
 template <Storage S, bool Grouped>
-inline void score_segment(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance) {
+inline void score_segment(const Part& part, const AttentionGroup& group, const SegmentRows& rows) {
   const QueryForms forms = group_forms(part, group);
   const std::int64_t per_head = score_rows_per_head(part, group);
   const KvView& kv = group.sequence->kv;
@@ -88,13 +88,13 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
                           part.scores() + head * per_head * kScoreStride + row, kScoreStride, ahead);
   };
   const auto page_tile = [&](int row, int count, std::int64_t head, Ahead ahead) {
-    wake_pages(ahead, count, head * kv.k_head_stride, bytes);
+    wake_pages(ahead, count, bytes);
     run(row, count, head, ahead);
   };
   if (walk_pages(group, rows, rows.k(rows.begin), kv.k_head_stride, kTileRows, page_tile)) return;
   if (forms.lane_blocks > 0) {  // compute-bound
     for (std::int64_t head = 0; head < group.heads; ++head)
-      run(rows.begin, rows.count(), head, ahead_of(rows.k(rows.begin), distance));
+      run(rows.begin, rows.count(), head, rows.ahead(rows.k(rows.begin)));
     return;
   }
   for (int row = rows.begin; row < rows.end; row += kTileRows) {
@@ -102,8 +102,8 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
         across_heads(group, rows.k(row) + kTileRows, kTileRows, kv.k_head_stride, bytes, group.heads);
     for (std::int64_t head = 0; head < group.heads; ++head) {
       slices.next();
-      const Ahead ahead = group.heads > 1 ? Ahead{} : ahead_of(rows.k(row), distance);
-      wake_pages(ahead, kTileRows, 0, bytes);
+      const Ahead ahead = group.heads > 1 ? Ahead{} : rows.ahead(rows.k(row));
+      wake_pages(ahead, kTileRows, bytes);
       run(row, kTileRows, head, ahead);
     }
   }

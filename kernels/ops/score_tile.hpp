@@ -26,7 +26,9 @@ struct TileShape {
 
 // One R x H block: R rows against H queries. Rows are walked kRowsInFlight at a time, not all R column by column: a
 // hardware prefetcher follows few streams, and a row's chain of FMAs overlaps with its neighbours' out of order.
-template <Storage S, int R, int H, bool Prefetch>
+// V > 0: Dk = 16*V exactly. Then no loop is left whose end a branch predictor could miss, which on some CPUs costs as
+// much as the work (TUNING.md).
+template <Storage S, int R, int H, int V, bool Prefetch>
 KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t offset, const float* q,
                                       TileShape shape, float* to, std::int64_t to_stride, Ahead ahead) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
@@ -34,11 +36,12 @@ KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t
   Vec16 acc[R * H];
 #pragma GCC unroll 32
   for (int i = 0; i < R * H; ++i) acc[i] = zero();
-  const std::int64_t whole = shape.dim / kLanes;
-  const int tail = static_cast<int>(shape.dim % kLanes);
+  const std::int64_t dim = V > 0 ? V * kLanes : shape.dim, whole = dim / kLanes;
+  const int tail = static_cast<int>(dim % kLanes);
 #pragma GCC unroll 32
   for (int r0 = 0; r0 < R; r0 += F) {
-    if constexpr (Prefetch) prefetch_rows(ahead, r0, r0 + F, offset, shape.dim * kStep / kLanes);
+    if constexpr (Prefetch) prefetch_rows(ahead.near, r0, r0 + F, 0, dim * kStep / kLanes);
+#pragma GCC unroll 8
     for (std::int64_t d = 0; d < whole; ++d) {
       Vec16 query[H];
 #pragma GCC unroll 8
@@ -80,7 +83,7 @@ KVROOF_INLINE inline void score_one_query(const std::byte* const* rows, std::int
 #pragma GCC unroll 32
     for (int r = 0; r < kAccumulators; ++r) {
       const std::byte* row = rows[r0 + r] + offset;
-      if constexpr (Prefetch) prefetch_rows(ahead, r0 + r, r0 + r + 1, offset, V * kStep);
+      if constexpr (Prefetch) prefetch_rows(ahead.near, r0 + r, r0 + r + 1, 0, V * kStep);
 
       acc[r] = zero();
 #pragma GCC unroll 8
@@ -99,8 +102,12 @@ KVROOF_ALONE inline void score_rows(const std::byte* const* rows, std::int64_t o
     if (shape.dim == 8 * kLanes) return score_one_query<8, Prefetch>(rows, offset, q, to, ahead);
     if (shape.dim == 4 * kLanes) return score_one_query<4, Prefetch>(rows, offset, q, to, ahead);
   }
-  for (int r = 0; r < kTileRows; r += R)
-    score_block<S, R, H, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
+  const auto blocks = [&]<int V>() {
+    for (int r = 0; r < kTileRows; r += R)
+      score_block<S, R, H, V, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
+  };
+  if (shape.dim == 8 * kLanes) return blocks.template operator()<8>();
+  blocks.template operator()<0>();
 }
 
 constexpr int kQuad = 4;       // queries of neighbouring heads that share a reduction
@@ -136,10 +143,10 @@ KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int
 }
 
 // One row of kAccumulators heads side by side, V vectors wide each, against one query of each head: to[h]. The row is
-// read as it lies; lines of the row at `ahead` are fetched meanwhile.
+// read as it lies; lines of the rows at ahead[h] are fetched meanwhile.
 template <Storage S, int V>
 KVROOF_ALONE inline void score_heads(const std::byte* row, std::int64_t head_stride, const float* q, std::int64_t pad,
-                                     float* to, const std::byte* ahead) {
+                                     float* to, const std::byte* const* ahead) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
   Vec16 acc[kAccumulators];
 #pragma GCC unroll 16
@@ -147,7 +154,7 @@ KVROOF_ALONE inline void score_heads(const std::byte* row, std::int64_t head_str
     acc[h] = zero();
 #pragma GCC unroll 8
     for (int d = 0; d < V; ++d) {
-      if (d * kStep % 64 == 0) prefetch(ahead + h * head_stride + d * kStep);
+      if (d * kStep % 64 == 0) prefetch(ahead[h] + d * kStep);
       acc[h] = fma(load(q + h * pad + d * kLanes), load_as<S>(row + h * head_stride + d * kStep), acc[h]);
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention_split.hpp"
+#include "kernels/cpu.hpp"
 #include "kernels/simd/lanes.hpp"
 
 namespace kvroof::KVROOF_NS {
@@ -10,7 +11,9 @@ namespace {
 
 constexpr int kSegment = static_cast<int>(kSegmentRows);
 constexpr int kTileRows = 16;
-constexpr int kMaxAhead = 128;  // rows that can be looked ahead
+constexpr int kLeastAhead = 128;              // rows that can be looked ahead in any case
+constexpr int kMaxFetchRows = 256;            // a block of rows that is fetched while the one before it is in use
+constexpr int kMaxAhead = 2 * kMaxFetchRows;  // rows that can be looked ahead
 
 struct Span {  // rows [begin, end) of a segment, counted from its first position
   int begin, end;
@@ -52,19 +55,48 @@ inline Spans cut_spans(std::int64_t first_end, std::int64_t second_begin, std::i
   return spans;
 }
 
+// What is fetched while rows are worked on, in blocks of `rows` of them: those of the block after, as `streams` streams
+// that take turns (cpu.hpp). far > 0: besides, the beginnings of pages of memory so many rows ahead, into L2: that
+// wakes a hardware prefetcher that works page by page before the page is needed. rows = 0: nothing.
+struct Fetch {
+  int streams = 1, rows = 0, far = 0;  // rows: a power of two, at least as many as streams
+};
+
+// Rows of one stream into the order in which a block is fetched; to: the turn of the first one.
+template <int Streams>
+KVROOF_INLINE inline void put_stream(const std::byte* const* from, int count, std::int64_t offset,
+                                     const std::byte** to) {
+  for (int i = 0; i < count; ++i) to[i * Streams] = from[i] + offset;
+}
+
+// Rows further down the line, to be fetched while a tile is worked on: those at `near` into L1, see Fetch for `far`.
+struct Ahead {
+  const std::byte* const* near = nullptr;
+  const std::byte* const* far = nullptr;  // null: none
+  explicit operator bool() const { return near != nullptr; }
+  Ahead operator+(std::int64_t rows) const {
+    return {near != nullptr ? near + rows : nullptr, far != nullptr ? far + rows : nullptr};
+  }
+};
+
 // Rows in the order a thread meets them: K of the segment, V of it, then the first K rows of the segment after it.
-// Prefetching looks a fixed number of rows down this line, so the switches K -> V -> next K stall no more than the
-// middle of a run.
+// Fetching looks down this line, so the switches K -> V -> next K stall no more than the middle of a run.
 struct SegmentRows {
   std::int64_t segment;
   int begin, end;  // multiples of 16 around the rows that are there
   Spans present;
+  Fetch fetch;
   const std::byte* line[2 * kSegment + kMaxAhead];  // at the group's first KV head; an absent row repeats a present one
+  const std::byte* fetched[2 * kSegment];           // what to fetch while the row at this place of the line is in use
 
   std::int64_t base() const { return segment * kSegmentRows; }
   int count() const { return end - begin; }
   const std::byte* const* k(int row) const { return line + (row - begin); }
   const std::byte* const* v(int row) const { return line + count() + (row - begin); }
+  Ahead ahead(const std::byte* const* place) const {
+    if (fetch.rows == 0) return {};
+    return {fetched + (place - line), fetch.far > 0 ? place + fetch.far : nullptr};
+  }
 };
 
 inline void fill_segment_rows(const AttentionGroup& group, std::int64_t segment, SegmentRows& rows) {
@@ -106,11 +138,29 @@ inline void fill_segment_rows(const AttentionGroup& group, std::int64_t segment,
   }
 }
 
-// Continues the line of `rows` with the segment that follows; null: nothing does, the line ends on its own last row.
-inline void link_rows(SegmentRows& rows, const SegmentRows* next) {
-  const std::byte** tail = rows.line + 2 * rows.count();
+// Continues the line of `rows` with the segment that follows (null: nothing does, the line ends on its own last row),
+// and decides what is fetched along it.
+inline void link_rows(SegmentRows& rows, const SegmentRows* next, Fetch fetch) {
+  const int count = 2 * rows.count();
+  while (fetch.rows > kTileRows && fetch.rows > rows.count()) fetch.rows /= 2;
+  rows.fetch = fetch;
+  const std::byte** tail = rows.line + count;
   const std::byte* last = tail[-1];
-  for (int i = 0; i < kMaxAhead; ++i) tail[i] = next != nullptr && i < next->count() ? next->line[i] : last;
+  const int blocks_end = fetch.rows == 0 ? count : (count + fetch.rows - 1) & -fetch.rows;
+  const int wanted = blocks_end + fetch.rows - count > kLeastAhead ? blocks_end + fetch.rows - count : kLeastAhead;
+  const int there = next == nullptr ? 0 : 2 * next->count() < wanted ? 2 * next->count() : wanted;
+  for (int i = 0; i < there; ++i) tail[i] = next->line[i];
+  for (int i = there; i < wanted; ++i) tail[i] = last;
+  if (fetch.rows == 0) return;
+  if (fetch.streams == 1) {
+    for (int i = 0; i < count; ++i) rows.fetched[i] = rows.line[i + fetch.rows];
+    return;
+  }
+  const int stream_rows = fetch.rows / kFetchStreams;
+  for (int block = 0; block < count; block += fetch.rows)
+    for (int stream = 0; stream < kFetchStreams; ++stream)
+      put_stream<kFetchStreams>(rows.line + block + fetch.rows + stream * stream_rows, stream_rows, 0,
+                                rows.fetched + block + stream);
 }
 
 // Row scales of one KV head, stretch by stretch: visit(row, count, from, stride in floats).
@@ -153,64 +203,70 @@ inline void prefetch_scales(const AttentionGroup& group, const SegmentRows& rows
   });
 }
 
-// Rows further down the line: those at `near` are brought into L1 while a tile is worked on, the beginnings of pages of
-// memory at `far` into L2: that wakes the hardware prefetcher, which works page by page, before the page is needed
-// (TUNING.md).
-struct Ahead {
-  const std::byte* const* near = nullptr;
-  const std::byte* const* far = nullptr;  // null where runs are long: the hardware needs no waking
-  explicit operator bool() const { return near != nullptr; }
-  Ahead operator+(std::int64_t rows) const {
-    return {near != nullptr ? near + rows : nullptr, far != nullptr ? far + rows : nullptr};
-  }
-};
-
-struct Distance {  // rows; 0: none
-  int near = 0, far = 0;
-};
-
-inline Ahead ahead_of(const std::byte* const* line, Distance distance) {
-  return {distance.near > 0 ? line + distance.near : nullptr, distance.far > 0 ? line + distance.far : nullptr};
-}
-
-// Pages that hold all heads one after another are read as they lie: page, head, row. Pointers to what follows a tile in
-// that order, as seen from the head at work (the head's offset is still to be added).
+// Pages that hold all heads one after another are read as they lie: page, head, row. What is fetched meanwhile follows
+// that order.
 class PageAhead {
  public:
-  static constexpr int kNear = 2 * kTileRows, kFar = 4 * kTileRows;  // rows further on
+  static constexpr int kStep = 2 * kTileRows;  // rows of a tile at most
 
   // line: of row `begin` of the segment, K or V
-  PageAhead(const std::byte* const* line, int begin, int block, std::int64_t heads, std::int64_t head_stride)
+  PageAhead(const std::byte* const* line, int begin, int block, std::int64_t heads, std::int64_t head_stride,
+            Fetch fetch)
       : line_(line),
         begin_(begin),
         mask_(block - 1),
         shift_(__builtin_ctz(static_cast<unsigned>(block))),
         heads_(heads),
-        head_stride_(head_stride) {}
+        head_stride_(head_stride),
+        fetch_(fetch.streams > 1 ? fetch : Fetch{1, kStep, 2 * kStep}) {}
 
-  // Of a tile of `count` rows from `row` on, at most kNear and all of one page.
-  Ahead at(int row, std::int64_t head, int count) {
-    fill(near_, row, head, count, kNear);
-    fill(far_, row, head, count, kFar);
-    return {near_, far_};
+  // Of a tile that begins at `row`: it must not reach beyond the next multiple of kStep rows.
+  Ahead at(int row, std::int64_t head) {
+    const std::int64_t place = ((row >> shift_) * heads_ + head) << shift_ | (row & mask_);
+    const int in = static_cast<int>(place & (fetch_.rows - 1));
+    if (place - in != block_) {
+      block_ = place - in;
+      fill(near_, block_ + fetch_.rows);
+      if (fetch_.far > 0) fill(far_, block_ + fetch_.far);
+    }
+    return {near_ + in, fetch_.far > 0 ? far_ + in : nullptr};
   }
 
  private:
-  void fill(const std::byte** to, int row, std::int64_t head, int count, int distance) const {
-    std::int64_t position = (head << shift_) + (row & mask_) + distance, first = row & ~mask_;
-    for (const std::int64_t page = heads_ << shift_; position >= page; position -= page) first += mask_ + 1;
-    const std::int64_t there = first + (position & mask_), shift = ((position >> shift_) - head) * head_stride_;
-    const std::byte* const* from = line_ + (there < begin_ ? 0 : there - begin_);
-    for (int r = 0; r < count; ++r) to[r] = from[r] + shift;
+  void fill(const std::byte** to, std::int64_t place) const {
+    const std::int64_t piece = place >> shift_;
+    const int stream_rows = fetch_.rows / fetch_.streams, page = mask_ + 1;
+    const int stream_shift = __builtin_ctz(static_cast<unsigned>(stream_rows));
+    std::int64_t head = piece % heads_;
+    int row = static_cast<int>(piece / heads_ << shift_) + static_cast<int>(place & mask_);
+    for (int i = 0; i < fetch_.rows;) {
+      const int of_stream = stream_rows - (i & (stream_rows - 1)), of_page = page - (row & mask_);
+      const int n = of_stream < of_page ? of_stream : of_page;
+      const std::byte* const* from = line_ + (row < begin_ ? 0 : row - begin_);
+      if (fetch_.streams == 1)
+        put_stream<1>(from, n, head * head_stride_, to + i);
+      else
+        put_stream<kFetchStreams>(from, n, head * head_stride_,
+                                  to + (i & (stream_rows - 1)) * kFetchStreams + (i >> stream_shift));
+      i += n;
+      row += n;
+      if ((row & mask_) != 0) continue;
+      if (++head < heads_)
+        row -= page;
+      else
+        head = 0;
+    }
   }
 
   const std::byte* const* line_;
   int begin_, mask_, shift_;
   std::int64_t heads_, head_stride_;
-  const std::byte *near_[kNear], *far_[kNear];
+  Fetch fetch_;
+  std::int64_t block_ = -1;
+  const std::byte *near_[kMaxFetchRows], *far_[kMaxFetchRows];
 };
 
-// A segment of such pages in that order, in tiles of at most `step` rows (at most PageAhead::kNear): visit(row, count,
+// A segment of such pages in that order, in tiles of at most `step` rows (at most PageAhead::kStep): visit(row, count,
 // head, ahead). line: of the segment's first row, K or V. False, and nothing is visited, where rows lie in another way.
 template <class Visit>
 inline bool walk_pages(const AttentionGroup& group, const SegmentRows& rows, const std::byte* const* line,
@@ -218,45 +274,62 @@ inline bool walk_pages(const AttentionGroup& group, const SegmentRows& rows, con
   const int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0;
   if (block == 0) return false;
   if (step > block) step = block;
-  PageAhead page_ahead(line, rows.begin, block, group.heads, head_stride);
+  PageAhead page_ahead(line, rows.begin, block, group.heads, head_stride, rows.fetch);
   for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
     const int begin = page > rows.begin ? page : rows.begin;
     const int end = page + block < rows.end ? page + block : rows.end;
     for (std::int64_t head = 0; head < group.heads; ++head) {
-      for (int row = begin; row < end; row += step) {
-        const int count = end - row < step ? end - row : step;
-        visit(row, count, head, page_ahead.at(row, head, count));
+      for (int row = begin; row < end;) {
+        const int stop = (row & -step) + step < end ? (row & -step) + step : end;
+        visit(row, stop - row, head, page_ahead.at(row, head));
+        row = stop;
       }
     }
   }
   return true;
 }
 
-constexpr std::int64_t kHeadsAheadBytes = 8192;  // measured best of 4, 8 and 12 KiB
-
-// How far a walk row by row across heads side by side looks ahead: so many heads down the row, then on in the rows
-// after it.
+// What a walk row by row across heads side by side fetches meanwhile: the heads of the next few rows, in the order of
+// fetch_order().
 class HeadsAhead {
  public:
-  HeadsAhead(std::int64_t heads, std::int64_t head_stride, std::int64_t bytes)
-      : heads_(heads),
-        stride_(head_stride),
-        rows_(kHeadsAheadBytes / bytes / heads_),
-        more_(kHeadsAheadBytes / bytes % heads_) {}
-  const std::byte* at(const std::byte* const* line, std::int64_t head) const {
-    const std::int64_t to = head + more_;
-    return to < heads_ ? line[rows_] + to * stride_ : line[rows_ + 1] + (to - heads_) * stride_;
+  static constexpr std::int64_t kMaxHeads = 64;
+
+  // bytes: of one head's row
+  HeadsAhead(std::int64_t heads, std::int64_t head_stride, std::int64_t bytes) : heads_(static_cast<int>(heads)) {
+    const FetchOrder order = fetch_order();
+    if (order.streams > 1)
+      while (2 * rows_ * heads * bytes <= order.bytes && 2 * rows_ * heads <= kMaxPieces) rows_ *= 2;
+    const int pieces = rows_ * heads_, streams = pieces % order.streams == 0 ? order.streams : 1;
+    const int distance = order.streams > 1 ? pieces : static_cast<int>(order.bytes / bytes);
+    for (int turn = 0; turn < pieces; ++turn) {
+      const int piece = turn % streams * (pieces / streams) + turn / streams + distance;
+      pieces_[turn] = {piece / heads_, piece % heads_ * head_stride};
+    }
+  }
+  // An address a head, to be fetched while `line[0]`, the phase's row number `row`, is in use.
+  const std::byte* const* at(const std::byte* const* line, int row) {
+    const int in = row & (rows_ - 1);
+    const Piece* piece = pieces_ + in * heads_;
+    for (int h = 0; h < heads_; ++h) due_[h] = line[piece[h].row - in] + piece[h].offset;
+    return due_;
   }
 
  private:
-  std::int64_t heads_, stride_, rows_, more_;
+  static constexpr int kMaxPieces = 1024;
+  struct Piece {  // row: counted from the first one of the block in use
+    std::int64_t row, offset;
+  };
+  int heads_, rows_ = 1;
+  Piece pieces_[kMaxPieces];
+  const std::byte* due_[kMaxHeads];
 };
 
 // Whole rows in the order they lie: a hardware prefetcher follows that, but not the column by column order of the sums.
-KVROOF_INLINE inline void prefetch_rows(Ahead ahead, std::int64_t begin, std::int64_t end, std::int64_t offset,
-                                        std::int64_t bytes) {
+KVROOF_INLINE inline void prefetch_rows(const std::byte* const* rows, std::int64_t begin, std::int64_t end,
+                                        std::int64_t offset, std::int64_t bytes) {
   for (std::int64_t r = begin; r < end; ++r)
-    for (std::int64_t b = 0; b < bytes; b += 64) prefetch(ahead.near[r] + offset + b);
+    for (std::int64_t b = 0; b < bytes; b += 64) prefetch(rows[r] + offset + b);
 }
 
 KVROOF_INLINE inline void prefetch_rows_l2(const std::byte* const* rows, std::int64_t begin, std::int64_t end,
@@ -276,7 +349,7 @@ class PrefetchSlices {
     if (slice_ >= slices_) return;
     const std::int64_t end = rows_ * ++slice_ / slices_;
     if (level_ == kL1)
-      prefetch_rows({line_, nullptr}, row_, end, offset_, bytes_);
+      prefetch_rows(line_, row_, end, offset_, bytes_);
     else
       prefetch_rows_l2(line_, row_, end, offset_, bytes_);
     row_ = end;
@@ -299,12 +372,12 @@ inline PrefetchSlices across_heads(const AttentionGroup& group, const std::byte*
 }
 
 // The first lines of every page of memory that `rows` rows of a tile cover.
-KVROOF_INLINE inline void wake_pages(Ahead ahead, int rows, std::int64_t offset, std::int64_t bytes) {
+KVROOF_INLINE inline void wake_pages(Ahead ahead, int rows, std::int64_t bytes) {
   if (ahead.far == nullptr || bytes == 0) return;  // 0: the tail of a row that has been fetched
   constexpr std::int64_t kMemoryPage = 4096;
   const int step = bytes < kMemoryPage ? static_cast<int>(kMemoryPage / bytes) : 1;
   for (int r = 0; r < rows; r += step)
-    for (std::int64_t b = 0; b < 192; b += 64) prefetch_l2(ahead.far[r] + offset + b);
+    for (std::int64_t b = 0; b < 192; b += 64) prefetch_l2(ahead.far[r] + b);
 }
 
 }  // namespace

@@ -6,9 +6,13 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
+// What a pass over a tile fetches of every row that is due (segment_rows.hpp). Two passes take a half each, so that
+// memory does not wait during the second.
+enum class Fetched { nothing, row, first_half, second_half };
+
 // H queries x C column vectors held in registers over rows [begin, end). w[h*w_stride + row], acc[h*acc_stride +
 // column]. `tail` (0: none) is the number of elements of the last vector, then C = 1.
-template <Storage S, int H, int C, bool Prefetch, bool Tail>
+template <Storage S, int H, int C, Fetched F, bool Tail>
 KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t offset, int begin, int end,
                                       const float* w, std::int64_t w_stride, float* acc, std::int64_t acc_stride,
                                       std::int64_t column, int tail, Ahead ahead, std::int64_t row_bytes) {
@@ -21,8 +25,8 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
     for (int c = 0; c < C; ++c) sum[h * C + c] = load(acc + h * acc_stride + column + c * kLanes);
   }
   for (int row = begin; row < end; ++row) {
-    if constexpr (Prefetch) {
-      if ((row - begin) % kTileRows == 0) wake_pages(ahead + (row - begin), kTileRows, offset, row_bytes);
+    if constexpr (F == Fetched::row || F == Fetched::first_half) {
+      if ((row - begin) % kTileRows == 0) wake_pages(ahead + (row - begin), kTileRows, row_bytes);
     }
     const std::byte* from = rows[row] + offset + first * kStep;
     Vec16 weight[H];
@@ -35,15 +39,16 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
         value = load_partial_as<S>(from, tail);
       else
         value = load_as<S>(from + c * kStep);
-      if constexpr (Prefetch) {
-        if ((first + c) % (4 / static_cast<int>(storage_bytes(S))) == 0)
-          prefetch(ahead.near[row - begin] + offset + (first + c) * kStep);
+      if constexpr (F != Fetched::nothing) {
+        const bool due = F == Fetched::row || (c < C / 2) == (F == Fetched::first_half);
+        if (due && (first + c) % (4 / static_cast<int>(storage_bytes(S))) == 0)
+          prefetch(ahead.near[row - begin] + (first + c) * kStep);
       }
 #pragma GCC unroll 8
       for (int h = 0; h < H; ++h) sum[h * C + c] = fma(weight[h], value, sum[h * C + c]);
     }
-    if constexpr (Prefetch) {  // what later column blocks will read
-      for (std::int64_t b = (first + C) * kStep; b < row_bytes; b += 64) prefetch(ahead.near[row - begin] + offset + b);
+    if constexpr (F == Fetched::row || F == Fetched::second_half) {  // what later column blocks will read
+      for (std::int64_t b = (first + C) * kStep; b < row_bytes; b += 64) prefetch(ahead.near[row - begin] + b);
     }
   }
 #pragma GCC unroll 8
@@ -54,33 +59,34 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
 }
 
 // Columns from `column` on, C vectors at a time, then C/2, ... then the tail. The first block prefetches whole rows.
-template <Storage S, int H, int C, bool Prefetch>
+template <Storage S, int H, int C, Fetched F>
 KVROOF_INLINE inline void value_columns(const std::byte* const* rows, std::int64_t offset, int begin, int end,
                                         std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
                                         std::int64_t acc_stride, std::int64_t column, Ahead ahead) {
   const std::int64_t row_bytes = dim * static_cast<std::int64_t>(storage_bytes(S));
   for (; column + C * kLanes <= dim; column += C * kLanes) {
-    if (Prefetch && column == 0)
-      value_block<S, H, C, true, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, 0, 0, ahead, row_bytes);
+    if (F != Fetched::nothing && column == 0)
+      value_block<S, H, C, F, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, 0, 0, ahead, row_bytes);
     else
-      value_block<S, H, C, false, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0, {}, 0);
+      value_block<S, H, C, Fetched::nothing, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0,
+                                                    {}, 0);
   }
   if (column == dim) return;
   if constexpr (C > 1) {
-    value_columns<S, H, C / 2, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, column, ahead);
+    value_columns<S, H, C / 2, F>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, column, ahead);
   } else {
-    value_block<S, H, 1, Prefetch, true>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column,
-                                         static_cast<int>(dim - column), ahead, column == 0 ? row_bytes : 0);
+    value_block<S, H, 1, F, true>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column,
+                                  static_cast<int>(dim - column), ahead, column == 0 ? row_bytes : 0);
   }
 }
 
-template <Storage S, int H, bool Prefetch>
+template <Storage S, int H, Fetched F>
 KVROOF_ALONE inline void value_rows(const std::byte* const* rows, std::int64_t offset, int begin, int end,
                                     std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
                                     std::int64_t acc_stride, Ahead ahead) {
   // H*C sums in registers. One query alone takes 8 columns on AVX-512: FMA latency 4 x 2 ports.
   constexpr int C = kAccumulators / H > 8 ? 8 : kAccumulators / H;
-  value_columns<S, H, C, Prefetch>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);
+  value_columns<S, H, C, F>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);
 }
 
 // One row of one head, V vectors wide, into its sums; lines of the row at `ahead` are fetched meanwhile.

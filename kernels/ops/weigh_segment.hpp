@@ -24,6 +24,7 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
       for (int h = 1; h < H; ++h)
         if (!same(spans, visible_spans(part, group, query + h, rows.base() + row, 0, count))) return false;
     }
+    const bool halves = Prefetch && H == 2 && group.queries >= 4;  // the next pass of two takes the other half
     for (int s = 0; s < spans.count; ++s) {
       const Span span = spans.span[s];
       if constexpr (!Prefetch && H == 4) {
@@ -36,14 +37,26 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
           continue;
         }
       }
+      const auto rows_of = [&]<Fetched F>(Ahead fetched) {
+        value_rows<S, H, F>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
+                            acc + query * pad, pad, fetched);
+      };
+      if constexpr (Prefetch && H == 2) {
+        if (ahead && halves && query == 0) {
+          rows_of.template operator()<Fetched::first_half>(ahead + span.begin);
+          continue;
+        }
+        if (ahead && halves) {
+          rows_of.template operator()<Fetched::second_half>(ahead + span.begin);
+          continue;
+        }
+      }
       if (Prefetch && ahead)
-        value_rows<S, H, Prefetch>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
-                                   acc + query * pad, pad, ahead + span.begin);
+        rows_of.template operator()<Prefetch ? Fetched::row : Fetched::nothing>(ahead + span.begin);
       else
-        value_rows<S, H, false>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
-                                acc + query * pad, pad, {});
+        rows_of.template operator()<Fetched::nothing>({});
     }
-    ahead = {};
+    if (!halves || query > 0) ahead = {};
     query += H;
     between(query);
     return true;
@@ -65,22 +78,21 @@ template <Storage S, int V>
 KVROOF_ALONE inline void weigh_rows_across_heads(const Part& part, const AttentionGroup& group, const SegmentRows& rows,
                                                  float* acc) {
   const std::int64_t stride = group.sequence->kv.v_head_stride, pad = part.v_shape.pad;
-  const HeadsAhead ahead(group.heads, stride, part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
+  HeadsAhead ahead(group.heads, stride, part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S)));
   const Spans spans = visible_spans(part, group, 0, rows.base(), rows.begin, rows.end);
   for (int s = 0; s < spans.count; ++s) {
     for (int row = spans.span[s].begin; row < spans.span[s].end; ++row) {
       const std::byte* const* line = rows.v(row);
+      const std::byte* const* due = ahead.at(line, row - rows.begin);
       for (std::int64_t head = 0; head < group.heads; ++head)
-        value_row<S, V>(*line + head * stride, part.scores()[head * kScoreStride + row], acc + head * pad,
-                        ahead.at(line, head));
+        value_row<S, V>(*line + head * stride, part.scores()[head * kScoreStride + row], acc + head * pad, due[head]);
     }
   }
 }
 
 // Few queries: a row goes from memory straight into the sums.
 template <Storage S>
-inline void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows& rows, Distance distance,
-                       float* acc) {
+inline void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
   const std::int64_t head_stride = group.sequence->kv.v_head_stride;
   if (rows_across_heads(group)) {
     if (part.v_shape.dim == 8 * kLanes) return weigh_rows_across_heads<S, 8>(part, group, rows, acc);
@@ -100,7 +112,7 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
     value_tile<S, true>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
                         acc + head * group.queries * part.v_shape.pad, ahead, [](std::int64_t) {});
   };
-  if (walk_pages(group, rows, rows.v(rows.begin), head_stride, PageAhead::kNear, tile)) return;
+  if (walk_pages(group, rows, rows.v(rows.begin), head_stride, PageAhead::kStep, tile)) return;
   // several heads take turns on few rows; one head alone starts a tile less often
   const int heads_step = group.queries > 1 || S == Storage::int8 ? kTileRows / 2 : kTileRows;
   const int step = group.heads > 1 ? heads_step : group.queries > 1 && !by_four ? 2 * kTileRows : 4 * kTileRows;
@@ -109,7 +121,7 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
     PrefetchSlices slices = across_heads(group, rows.v(row) + count, step, head_stride, bytes, group.heads);
     for (std::int64_t head = 0; head < group.heads; ++head) {
       slices.next();
-      const Ahead ahead = group.heads > 1 ? Ahead{} : ahead_of(rows.v(row), distance);
+      const Ahead ahead = group.heads > 1 ? Ahead{} : rows.ahead(rows.v(row));
       tile(row, count, head, ahead);
     }
   }
