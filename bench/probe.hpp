@@ -16,11 +16,15 @@ struct ReadVariant {
   const char* name;
 };
 
+// K, then V, in blocks of so many bytes; while one is read, the next is fetched as 8 streams that take turns.
+inline constexpr std::size_t kFetchBlockBytes = 65536;
+inline constexpr int kBlocks = 0;  // instead of a number of streams
+
 inline constexpr ReadVariant kReadVariants[] = {
     {1, 0, "streams1"}, {1, 1024, "streams1_pf1024"}, {1, 4096, "streams1_pf4096"},
     {2, 0, "streams2"}, {2, 1024, "streams2_pf1024"}, {2, 4096, "streams2_pf4096"},
     {4, 0, "streams4"}, {4, 1024, "streams4_pf1024"}, {4, 4096, "streams4_pf4096"},
-    {8, 0, "streams8"}, {8, 2048, "streams8_pf2048"},
+    {8, 0, "streams8"}, {8, 2048, "streams8_pf2048"}, {kBlocks, 0, "blocks65536"},
 };
 
 struct ReadShare {
@@ -42,14 +46,16 @@ struct Piece {
 struct PieceVariant {
   int prefetch_bytes;  // lines so far ahead into L1
   int wake_bytes;      // first three lines of a piece or a 4 KiB page of memory into L2: that sets the hardware going
+  bool blocks;         // as the read probe does: the next kFetchBlockBytes as 8 streams
   const char* name;
 };
 
 inline constexpr PieceVariant kPieceVariants[] = {
-    {0, 0, "pieces"},
-    {5120, 0, "pieces_pf5120"},
-    {8192, 0, "pieces_pf8192"},
-    {8192, 16384, "pieces_pf8192_wake16384"},
+    {0, 0, false, "pieces"},
+    {5120, 0, false, "pieces_pf5120"},
+    {8192, 0, false, "pieces_pf8192"},
+    {8192, 16384, false, "pieces_pf8192_wake16384"},
+    {0, 0, true, "pieces_blocks65536"},
 };
 
 // Query heads per key that the conversion probe knows; a group between two uses the lower one.

@@ -20,18 +20,19 @@ class EachProbe : public ::testing::TestWithParam<Isa> {};
 TEST_P(EachProbe, ReadsEveryByteInEveryVariant) {
   if (!isa_supported(GetParam())) GTEST_SKIP() << isa_missing(GetParam());
   const ProbeTable& table = probe_table(GetParam());
-  std::vector<std::uint64_t> words(3000);
-  for (std::size_t i = 0; i < words.size(); ++i) words[i] = std::uint64_t{1} << (i % 48);
+  constexpr std::size_t kHalf = 40000;  // several blocks of 64 KiB
+  std::vector<std::uint64_t> words(2 * kHalf);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = std::uint64_t{1} << (i % 40);
   const auto* base = reinterpret_cast<const std::byte*>(words.data());
   for (std::size_t k_words :
-       {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{64}, std::size_t{777}, std::size_t{1500}}) {
-    for (std::size_t v_words :
-         {std::size_t{0}, std::size_t{5}, std::size_t{64}, std::size_t{1024}, std::size_t{1500}}) {
+       {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{64}, std::size_t{777}, std::size_t{1500}, kHalf}) {
+    for (std::size_t v_words : {std::size_t{0}, std::size_t{5}, std::size_t{64}, std::size_t{1024}, std::size_t{1500},
+                                std::size_t{8192}, kHalf}) {
       std::uint64_t sum = 0;
       for (std::size_t i = 0; i < k_words; ++i) sum += words[i];
-      for (std::size_t i = 0; i < v_words; ++i) sum += words[1500 + i];
+      for (std::size_t i = 0; i < v_words; ++i) sum += words[kHalf + i];
       for (const ReadVariant& variant : kReadVariants)
-        EXPECT_EQ(table.read({base, k_words * 8, base + 1500 * 8, v_words * 8}, variant), sum)
+        EXPECT_EQ(table.read({base, k_words * 8, base + kHalf * 8, v_words * 8}, variant), sum)
             << variant.name << " " << k_words << " " << v_words;
     }
   }
@@ -44,7 +45,7 @@ TEST_P(EachProbe, ReadsEveryPieceInEveryVariant) {
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = i * i + 1;
   const auto* base = reinterpret_cast<const std::byte*>(words.data());
   // Of one line and less to more than a page of memory, far apart and backwards; V moved by another offset than K.
-  for (std::uint32_t piece_words : {1u, 8u, 13u, 20u, 32u, 71u, 600u}) {
+  for (std::uint32_t piece_words : {1u, 8u, 13u, 20u, 32u, 71u, 600u, 2400u}) {
     std::vector<Piece> pieces;
     std::uint64_t sum = 0;
     for (std::uint32_t i = 0; i < 12; ++i) {

@@ -109,8 +109,39 @@ std::uint64_t read_both(const ReadShare& share, int prefetch) {
   return total;
 }
 
+constexpr int kBlockStreams = 8;
+
+// Whole blocks of a range; what follows the last one: `then`.
+std::uint64_t read_blocks(const std::byte* data, std::size_t bytes, const std::byte* then) {
+  constexpr std::size_t kStep = 256, kStream = kFetchBlockBytes / kBlockStreams;
+  constexpr std::size_t kLoads = kStep / kWordBytes;
+  Words sums[kUnroll];
+  for (Words& s : sums) s = zero_words();
+  std::size_t block = 0;
+  for (; block + kFetchBlockBytes <= bytes; block += kFetchBlockBytes) {
+    const std::byte* now = data + block;
+    const std::byte* next = block + 2 * kFetchBlockBytes <= bytes ? now + kFetchBlockBytes : then;
+    for (std::size_t at = 0; at < kStream; at += kStep) {
+      for (std::size_t stream = 0; stream < kBlockStreams; ++stream, now += kStep) {
+#pragma GCC unroll 4
+        for (std::size_t line = 0; line < kStep; line += 64) __builtin_prefetch(next + stream * kStream + at + line);
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < kLoads; ++i) {
+          Words& sum = sums[i % kUnroll];
+          sum = add_words(sum, load_words(now + i * kWordBytes));
+        }
+      }
+    }
+  }
+  std::uint64_t total = 0;
+  for (const Words& s : sums) total += sum_of(s);
+  const std::byte* const rest[1] = {data + block};
+  return total + read_pieces<1>(rest, bytes - block, 0);
+}
+
 std::uint64_t read(const ReadShare& share, const ReadVariant& variant) {
   switch (variant.streams) {
+    case kBlocks: return read_blocks(share.k, share.k_bytes, share.v) + read_blocks(share.v, share.v_bytes, share.v);
     case 2: return read_both<1>(share, variant.prefetch_bytes);
     case 4: return read_both<2>(share, variant.prefetch_bytes);
     case 8: return read_both<4>(share, variant.prefetch_bytes);
@@ -132,7 +163,12 @@ struct LineAhead {
 
   // Past the lines that lie before `bytes`.
   void skip(std::size_t bytes) {
-    for (; bytes >= 64; bytes -= 64) next();
+    for (; bytes >= 64 && piece + 1 < end; ++piece, at = 0) {
+      const std::size_t left = piece->bytes - at;
+      if (bytes < left) break;
+      bytes -= left;
+    }
+    at += bytes / 64 * 64;
   }
   // The next line, and whether the hardware has a new beginning there.
   const std::byte* next(bool* fresh = nullptr) {
@@ -147,7 +183,27 @@ struct LineAhead {
   }
 };
 
-template <bool kPrefetch, bool kWake>
+// The next block of a list of pieces, line by line, as kBlockStreams streams that take turns.
+struct BlockAhead {
+  static constexpr std::size_t kLines = kFetchBlockBytes / 64;
+  LineAhead streams[kBlockStreams];
+  std::size_t turn = 0;
+
+  explicit BlockAhead(const LineAhead& first) {
+    for (std::size_t s = 0; s < kBlockStreams; ++s) {
+      streams[s] = first;
+      streams[s].skip(kFetchBlockBytes + s * (kFetchBlockBytes / kBlockStreams));
+    }
+  }
+  const std::byte* next() {
+    const std::byte* line = streams[turn % kBlockStreams].next();
+    if (++turn % kLines == 0)
+      for (LineAhead& s : streams) s.skip(kFetchBlockBytes - kFetchBlockBytes / kBlockStreams);
+    return line;
+  }
+};
+
+template <bool kPrefetch, bool kWake, bool kBlockwise>
 std::uint64_t read_each_piece(const Piece* pieces, std::size_t count, const std::ptrdiff_t (&offsets)[2],
                               const PieceVariant& variant) {
   constexpr int kLoads = static_cast<int>(64 / kWordBytes);
@@ -155,11 +211,13 @@ std::uint64_t read_each_piece(const Piece* pieces, std::size_t count, const std:
   LineAhead near{pieces, pieces + count, offsets}, far = near;
   if constexpr (kPrefetch) near.skip(static_cast<std::size_t>(variant.prefetch_bytes));
   if constexpr (kWake) far.skip(static_cast<std::size_t>(variant.wake_bytes));
+  BlockAhead block(LineAhead{pieces, pieces + count, offsets});
   Words sums[kLines * kLoads];
   for (Words& s : sums) s = zero_words();
   std::uint64_t total = 0;
   const auto look_ahead = [&] {
     if constexpr (kPrefetch) __builtin_prefetch(near.next());
+    if constexpr (kBlockwise) __builtin_prefetch(block.next());
     if constexpr (kWake) {
       bool fresh;
       const std::byte* line = far.next(&fresh);
@@ -194,9 +252,10 @@ std::uint64_t read_each_piece(const Piece* pieces, std::size_t count, const std:
 std::uint64_t read_pieces_in_order(const Piece* pieces, std::size_t count, const std::ptrdiff_t (&offsets)[2],
                                    const PieceVariant& variant) {
   if (count == 0) return 0;
-  if (variant.wake_bytes > 0) return read_each_piece<true, true>(pieces, count, offsets, variant);
-  if (variant.prefetch_bytes > 0) return read_each_piece<true, false>(pieces, count, offsets, variant);
-  return read_each_piece<false, false>(pieces, count, offsets, variant);
+  if (variant.blocks) return read_each_piece<false, false, true>(pieces, count, offsets, variant);
+  if (variant.wake_bytes > 0) return read_each_piece<true, true, false>(pieces, count, offsets, variant);
+  if (variant.prefetch_bytes > 0) return read_each_piece<true, false, false>(pieces, count, offsets, variant);
+  return read_each_piece<false, false, false>(pieces, count, offsets, variant);
 }
 
 // Keeps the accumulators alive without storing them in the timed loop.
