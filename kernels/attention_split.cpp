@@ -92,6 +92,11 @@ bool sliced(const AttentionArgs& args) {
   return args.segment_begin > 0 || args.segment_end != std::numeric_limits<std::int64_t>::max();
 }
 
+bool nothing_to_merge(const AttentionArgs& args) {
+  return std::all_of(args.sequences.begin(), args.sequences.end(),
+                     [](const AttentionSequence& seq) { return seq.kv.end_position <= kSegmentRows; });
+}
+
 std::int64_t page_block_rows(const KvView& kv) {
   if (kv.latent_dim > 0 || kv.k_row_stride <= 0 || kv.v_row_stride <= 0) return 0;
   const std::int64_t rows = kv.k_head_stride / kv.k_row_stride;
@@ -188,7 +193,7 @@ AttentionSplit make_attention_split(const AttentionArgs& args, int parts) {
   split.scores = take(split.max_queries * kScoreStride * f);
   split.row_floats = take(3 * kScoreStride * f);  // K scales, V scales, ALiBi distances
   split.row_tables = take(2 * static_cast<std::int64_t>(kSegmentRowsBytes));
-  split.tile = take(std::max(2 * kMinTileFloats, 4 * kLanes * split.dk_pad) * f);
+  split.tile = take(std::max(2 * kMinTileFloats, 6 * kLanes * split.dk_pad) * f);
   if (args.expansion != nullptr) {
     split.latent_pad = round_up(args.sequences[0].kv.latent_dim, kLanes);
     split.latents = take(64 * split.latent_pad * f);

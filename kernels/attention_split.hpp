@@ -93,6 +93,10 @@ struct AttentionSplit {
 // Only a range of segments is read (attention_partials).
 bool sliced(const AttentionArgs& args);
 
+// Every sequence lies in one segment: no group is spread over parts, no prefix is long enough to be shared, and the
+// merge parts have nothing to do.
+bool nothing_to_merge(const AttentionArgs& args);
+
 AttentionSplit make_attention_split(const AttentionArgs& args, int parts);
 
 // Walks the items of one part.

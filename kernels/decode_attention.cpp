@@ -43,9 +43,10 @@ void require(ErrorCode code, const char* name, std::span<const std::byte> memory
 void run_all(const AttentionArgs& args, RunPart run, std::span<std::byte> workspace, int threads, std::byte* partials,
              Isa isa) {
   const auto merge = kernel_table(isa).attention_merge_part;
+  const bool merges = !nothing_to_merge(args);
   if (threads == 1) {
     run(args, 1, 0, workspace.data(), partials);
-    merge(args, 1, 0, workspace.data(), partials);
+    if (merges) merge(args, 1, 0, workspace.data(), partials);
     return;
   }
 #pragma omp parallel num_threads(threads)
@@ -54,9 +55,11 @@ void run_all(const AttentionArgs& args, RunPart run, std::span<std::byte> worksp
     const int team = omp_get_num_threads();
     for (int part = omp_get_thread_num(); part < threads; part += team)
       run(args, threads, part, workspace.data(), partials);
+    if (merges) {  // the same on every thread
 #pragma omp barrier
-    for (int part = omp_get_thread_num(); part < threads; part += team)
-      merge(args, threads, part, workspace.data(), partials);
+      for (int part = omp_get_thread_num(); part < threads; part += team)
+        merge(args, threads, part, workspace.data(), partials);
+    }
   }
 }
 
