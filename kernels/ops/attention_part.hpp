@@ -9,8 +9,8 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-constexpr int kPanelRows = 128;             // 128 rows ...
-constexpr std::int64_t kPanelColumns = 64;  // ... x 64 columns of V: 32 KiB of f32
+constexpr int kPanelRows = 128;    // 128 rows ...
+constexpr int kPanelColumns = 64;  // ... x 64 columns of V: 32 KiB of f32
 constexpr std::int64_t kPanelCopyQueries = 64;
 constexpr int kExpandedRows = 64;  // latents that are expanded at a time
 static_assert(kPanelRows * kPanelColumns <= kMinTileFloats);

@@ -41,7 +41,7 @@ template <Storage S, bool Grouped>
 void weigh(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
   if (part.args.expansion != nullptr)
     weigh_expanded<S, Grouped>(part, group, rows, acc);
-  else if (Grouped || group.queries >= kPanelQueries<S>)
+  else if (Grouped || (group.queries >= kPanelQueries<S> && !rows_as_panels(part, group)))
     weigh_panels<S, Grouped>(part, group, rows, acc);
   else if constexpr (!Grouped)
     weigh_rows<S>(part, group, rows, acc);

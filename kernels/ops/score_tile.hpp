@@ -106,7 +106,9 @@ KVROOF_ALONE inline void score_rows(const std::byte* const* rows, std::int64_t o
     for (int r = 0; r < kTileRows; r += R)
       score_block<S, R, H, V, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
   };
-  if (shape.dim == 8 * kLanes) return blocks.template operator()<8>();
+  if constexpr (kBatches <= 2) {  // wider code than that is bound by its own length
+    if (shape.dim == 8 * kLanes) return blocks.template operator()<8>();
+  }
   blocks.template operator()<0>();
 }
 

@@ -80,12 +80,17 @@ KVROOF_INLINE inline void value_columns(const std::byte* const* rows, std::int64
   }
 }
 
+// Queries that meet rows in L1 together, and their sums in registers: every operand is loaded for as many FMAs as the
+// registers allow, since a 64-byte load takes as long as two FMAs on some CPUs.
+constexpr int kManyQueries = kBatches == 1 ? 6 : 4;
+constexpr int kManySums = kBatches == 1 ? 24 : kAccumulators;
+
 template <Storage S, int H, Fetched F>
 KVROOF_ALONE inline void value_rows(const std::byte* const* rows, std::int64_t offset, int begin, int end,
                                     std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
                                     std::int64_t acc_stride, Ahead ahead) {
   // H*C sums in registers. One query alone takes 8 columns on AVX-512: FMA latency 4 x 2 ports.
-  constexpr int C = kAccumulators / H > 8 ? 8 : kAccumulators / H;
+  constexpr int C = H == kManyQueries ? kManySums / H : kAccumulators / H > 8 ? 8 : kAccumulators / H;
   value_columns<S, H, C, F>(rows, offset, begin, end, dim, w, w_stride, acc, acc_stride, 0, ahead);
 }
 
@@ -130,17 +135,17 @@ class LineFetch {
 
 constexpr int kPanelTurn = 4;  // rows of a panel between two turns of its LineFetch
 
-// H queries x C column vectors over rows [begin, end) of a panel, `stride` floats a row.
-template <int H, int C>
-KVROOF_ALONE inline void value_panel(const float* panel, std::int64_t stride, int begin, int end, const float* w,
-                                     std::int64_t w_stride, float* acc, std::int64_t acc_stride, LineFetch& fetch) {
+// H queries x C column vectors over rows [begin, end) of a panel, Stride floats a row (an argument would cost 2 %).
+template <int H, int C, int Stride>
+KVROOF_ALONE inline void value_panel(const float* panel, int begin, int end, const float* w, std::int64_t w_stride,
+                                     float* acc, std::int64_t acc_stride, LineFetch& fetch) {
   Vec16 sum[H * C];
 #pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) sum[h * C + c] = load(acc + h * acc_stride + c * kLanes);
   }
-  panel += begin * stride;
+  panel += begin * Stride;
   w += begin;
   const auto row = [&](int at) __attribute__((always_inline)) {
     Vec16 weight[H];
@@ -148,14 +153,14 @@ KVROOF_ALONE inline void value_panel(const float* panel, std::int64_t stride, in
     for (int h = 0; h < H; ++h) weight[h] = broadcast(w[h * w_stride + at]);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
-      const Vec16 value = load(panel + at * stride + c * kLanes);
+      const Vec16 value = load(panel + at * Stride + c * kLanes);
 #pragma GCC unroll 8
       for (int h = 0; h < H; ++h) sum[h * C + c] = fma(weight[h], value, sum[h * C + c]);
     }
   };
   int left = end - begin;
 #pragma GCC unroll 1
-  for (; left >= kPanelTurn; left -= kPanelTurn, panel += kPanelTurn * stride, w += kPanelTurn) {
+  for (; left >= kPanelTurn; left -= kPanelTurn, panel += kPanelTurn * Stride, w += kPanelTurn) {
     fetch.next();
     row(0);
     row(1);
@@ -163,7 +168,7 @@ KVROOF_ALONE inline void value_panel(const float* panel, std::int64_t stride, in
     row(3);
   }
 #pragma GCC unroll 1
-  for (; left > 0; --left, panel += stride, ++w) row(0);
+  for (; left > 0; --left, panel += Stride, ++w) row(0);
 #pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 8

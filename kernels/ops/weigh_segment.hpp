@@ -9,7 +9,8 @@ namespace kvroof::KVROOF_NS {
 namespace {
 
 // acc[query][..] += weights of rows [row, row + count) times `dim` columns of V, found at from[r] + offset.
-// between(query) is called whenever the queries up to `query` are done. fetch: given where `from` is a panel.
+// between(query) is called whenever the queries up to `query` are done. fetch: given where `from` is a panel: rows of
+// f32, `dim` floats apart.
 template <Storage S, bool Prefetch, class Between>
 inline void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
                        std::int64_t head, const std::byte* const* from, std::int64_t offset, std::int64_t dim,
@@ -24,16 +25,23 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
       for (int h = 1; h < H; ++h)
         if (!same(spans, visible_spans(part, group, query + h, rows.base() + row, 0, count))) return false;
     }
-    const bool halves = Prefetch && H == 2 && group.queries >= 4;  // the next pass of two takes the other half
+    // the next pass of two takes the other half
+    const bool halves = Prefetch && H == 2 && kBatches == 1 && group.queries >= 4;
     for (int s = 0; s < spans.count; ++s) {
       const Span span = spans.span[s];
-      if constexpr (!Prefetch && H == 4) {
-        if (fetch != nullptr && dim == kPanelColumns) {
-          constexpr int C = kAccumulators / H;
-          const float* panel = reinterpret_cast<const float*>(from[0]);
-          for (std::int64_t column = 0; column < kPanelColumns; column += C * kLanes)
-            value_panel<H, C>(panel + column, kPanelColumns, span.begin, span.end, w + query * kScoreStride,
-                              kScoreStride, acc + query * pad + column, pad, *fetch);
+      if constexpr (!Prefetch && H >= 4) {
+        if (fetch != nullptr && (dim == kPanelColumns || dim == kShortDim)) {
+          constexpr int C = (H == kManyQueries ? kManySums : kAccumulators) / H;
+          const auto panel = [&]<int Stride>() {
+            for (std::int64_t column = 0; column < dim; column += C * kLanes)
+              value_panel<H, C, Stride>(reinterpret_cast<const float*>(from[0] + offset) + column, span.begin, span.end,
+                                        w + query * kScoreStride, kScoreStride, acc + query * pad + column, pad,
+                                        *fetch);
+          };
+          if (dim == kPanelColumns)
+            panel.template operator()<kPanelColumns>();
+          else
+            panel.template operator()<kShortDim>();
           continue;
         }
       }
@@ -41,7 +49,7 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
         value_rows<S, H, F>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
                             acc + query * pad, pad, fetched);
       };
-      if constexpr (Prefetch && H == 2) {
+      if constexpr (Prefetch && H == 2 && kBatches == 1) {
         if (ahead && halves && query == 0) {
           rows_of.template operator()<Fetched::first_half>(ahead + span.begin);
           continue;
@@ -63,6 +71,9 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
   };
   while (query < group.queries) {
     const std::int64_t left = group.queries - query;
+    if constexpr (!Prefetch && kManyQueries > 4) {  // eight are twice four
+      if (left >= kManyQueries && left != 8 && run.template operator()<kManyQueries>()) continue;
+    }
     // straight from memory two queries read whole rows in one pass; four would come back for the second half
     if ((!Prefetch || kBatches > 1) && left >= 4 && run.template operator()<4>()) continue;
     if constexpr (kBatches == 1) {
@@ -90,6 +101,20 @@ KVROOF_ALONE inline void weigh_rows_across_heads(const Part& part, const Attenti
   }
 }
 
+// f32 rows of one head, short and side by side, are as good as a panel for queries that would not pay for the copy.
+inline bool rows_as_panels(const Part& part, const AttentionGroup& group) {
+  const KvView& kv = group.sequence->kv;
+  const std::int64_t dim = part.v_shape.dim;
+  return kBatches == 1 && kv.v_storage == Storage::f32 && group.heads == 1 && group.queries < kPanelCopyQueries &&
+         (dim == kPanelColumns || dim == kShortDim) && kv.v_row_stride == dim * 4;
+}
+
+inline bool adjacent_rows(const std::byte* const* rows, int count, std::int64_t bytes) {
+  for (int r = 1; r < count; ++r)
+    if (rows[r] != rows[0] + r * bytes) return false;
+  return true;
+}
+
 // Few queries: a row goes from memory straight into the sums.
 template <Storage S>
 inline void weigh_rows(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
@@ -99,12 +124,21 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
     if (part.v_shape.dim == 4 * kLanes) return weigh_rows_across_heads<S, 4>(part, group, rows, acc);
   }
   const std::int64_t bytes = part.v_shape.dim * static_cast<std::int64_t>(storage_bytes(S));
-  // eight f32 queries: arithmetic takes longer than memory, so four at a time go over half rows twice, out of L1
+  // eight f32 queries: arithmetic takes longer than memory, so some at a time go over half rows twice, out of L1
   const bool by_four = S == Storage::f32 && group.queries >= 8 && group.heads == 1;
   const auto tile = [&](int row, int count, std::int64_t head, Ahead ahead) {
+    if (by_four && rows_as_panels(part, group) && adjacent_rows(rows.v(row), count, bytes)) {
+      LineFetch fetch(rows.v(row) + 2 * count, count, head * head_stride, bytes,
+                      (group.queries + kManyQueries - 1) / kManyQueries * (part.v_shape.dim / kPanelColumns) *
+                          ((count + kPanelTurn - 1) / kPanelTurn));
+      value_tile<S, false>(
+          part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
+          acc + head * group.queries * part.v_shape.pad, {}, [](std::int64_t) {}, &fetch);
+      return;
+    }
     if (by_four) {
       PrefetchSlices slices(PrefetchSlices::kL1, rows.v(row) + count, count, head * head_stride, bytes,
-                            group.queries / 4);
+                            (group.queries + kManyQueries - 1) / kManyQueries);
       value_tile<S, false>(part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
                            acc + head * group.queries * part.v_shape.pad, {}, [&](std::int64_t) { slices.next(); });
       return;
@@ -115,7 +149,7 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
   if (walk_pages(group, rows, rows.v(rows.begin), head_stride, PageAhead::kStep, tile)) return;
   // several heads take turns on few rows; one head alone starts a tile less often
   const int heads_step = group.queries > 1 || S == Storage::int8 ? kTileRows / 2 : kTileRows;
-  const int step = group.heads > 1 ? heads_step : group.queries > 1 && !by_four ? 2 * kTileRows : 4 * kTileRows;
+  const int step = group.heads > 1 ? heads_step : group.queries > 1 ? 2 * kTileRows : 4 * kTileRows;
   for (int row = rows.begin; row < rows.end; row += step) {
     const int count = rows.end - row < step ? rows.end - row : step;
     PrefetchSlices slices = across_heads(group, rows.v(row) + count, step, head_stride, bytes, group.heads);
@@ -191,8 +225,9 @@ inline void weigh_panels(const Part& part, const AttentionGroup& group, const Se
     PackedPanel<S, Grouped> next = panel(i + 1), later = panel(i + 2);
     const Place at = place(i);
     float* to = acc + at.head * group.queries * pad + at.column;
-    const std::int64_t passes = kPanelColumns / kLanes / (kAccumulators / 4);  // of four queries over the panel
-    LineFetch fetch = later.lines((group.queries + 3) / 4 * passes * ((now.count() + kPanelTurn - 1) / kPanelTurn));
+    const std::int64_t passes = kPanelColumns / kLanes / (kManySums / kManyQueries);  // of some queries over the panel
+    LineFetch fetch = later.lines((group.queries + kManyQueries - 1) / kManyQueries * passes *
+                                  ((now.count() + kPanelTurn - 1) / kPanelTurn));
     const auto between = [&](std::int64_t query) { next.pack(static_cast<int>(next.count() * query / group.queries)); };
     value_tile<Storage::f32, false>(part, group, rows, at.row, now.count(), at.head, wide + i % 2 * kPanelRows, 0,
                                     now.columns(), to, {}, between, &fetch);
