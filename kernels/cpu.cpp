@@ -141,7 +141,7 @@ FetchOrder fetch_order() {
 }
 
 std::string cpu_missing(Isa isa) {
-  const CpuFeatures& have = cpu_features();
+  [[maybe_unused]] const CpuFeatures& have = cpu_features();
   switch (isa) {
     case Isa::portable: return "";
     case Isa::avx2: {
