@@ -10,7 +10,7 @@ namespace {
 
 // Heads side by side in a token-major cache: a few rows at a time across all of them, so that memory is read as it
 // lies. Queries are numbered through the heads; four of them, of P heads, share a reduction.
-template <Storage S, int P>
+template <Storage S, int P, int V>
 KVROOF_ALONE inline void score_across_heads(const Part& part, const AttentionGroup& group, const SegmentRows& rows) {
   constexpr int R = kAccumulators / kQuad;
   const KvView& kv = group.sequence->kv;
@@ -29,8 +29,8 @@ KVROOF_ALONE inline void score_across_heads(const Part& part, const AttentionGro
         head_offset += kv.k_head_stride;
         left = group.queries;
       }
-      score_quad<S, P>(rows.k(row), offset, part.floats(part.split.q_rows) + query * part.k_shape.pad, part.k_shape,
-                       part.scores() + query * kScoreStride + row, kScoreStride);
+      score_quad<S, P, V>(rows.k(row), offset, part.floats(part.split.q_rows) + query * part.k_shape.pad, part.k_shape,
+                          part.scores() + query * kScoreStride + row, kScoreStride);
     }
   }
 }
@@ -39,7 +39,7 @@ KVROOF_ALONE inline void score_across_heads(const Part& part, const AttentionGro
 template <Storage S, int V>
 KVROOF_ALONE inline void score_rows_across_heads(const Part& part, const AttentionGroup& group,
                                                  const SegmentRows& rows) {
-  const std::int64_t stride = group.sequence->kv.k_head_stride, pad = part.k_shape.pad;
+  const std::int64_t stride = group.sequence->kv.k_head_stride;
   const float* q = part.floats(part.split.q_rows);
   float* tile = part.floats(part.split.tile);  // 16 rows x heads
   const std::int64_t width = round_up_lanes(group.heads);
@@ -50,7 +50,7 @@ KVROOF_ALONE inline void score_rows_across_heads(const Part& part, const Attenti
       const std::byte* const* due = ahead.at(line, row + r - rows.begin);
       for (std::int64_t head = 0; head < group.heads; head += kAccumulators) {
         if (head > group.heads - kAccumulators) head = group.heads - kAccumulators;  // some twice: the same sums
-        score_heads<S, V>(*line + head * stride, stride, q + head * pad, pad, tile + r * width + head, due + head);
+        score_heads<S, V>(*line + head * stride, stride, q + head * V * kLanes, tile + r * width + head, due + head);
       }
     }
     // up to 15 heads that are not there are turned too: the scores have room for 16 queries a head, nobody looks
@@ -74,9 +74,15 @@ inline void score_segment(const Part& part, const AttentionGroup& group, const S
     }
     if (group.heads > 1 && page_block_rows(kv) == 0 && group.queries > 1 && forms.lane_blocks == 0 &&
         group.heads * group.queries % kQuad == 0) {
-      if (group.queries % kQuad == 0) return score_across_heads<S, 1>(part, group, rows);
-      if (group.queries == 2) return score_across_heads<S, 2>(part, group, rows);
-      return score_across_heads<S, 4>(part, group, rows);
+      const auto across = [&]<int P>() {
+        if (kBatches <= 2 && part.k_shape.dim == 8 * kLanes)
+          score_across_heads<S, P, 8>(part, group, rows);
+        else
+          score_across_heads<S, P, 0>(part, group, rows);
+      };
+      if (group.queries % kQuad == 0) return across.template operator()<1>();
+      if (group.queries == 2) return across.template operator()<2>();
+      return across.template operator()<4>();
     }
   }
   const std::int64_t bytes = part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(S));

@@ -36,7 +36,7 @@ KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t
   Vec16 acc[R * H];
 #pragma GCC unroll 32
   for (int i = 0; i < R * H; ++i) acc[i] = zero();
-  const std::int64_t dim = V > 0 ? V * kLanes : shape.dim, whole = dim / kLanes;
+  const std::int64_t dim = V > 0 ? V * kLanes : shape.dim, whole = dim / kLanes, pad = V > 0 ? dim : shape.pad;
   const int tail = static_cast<int>(dim % kLanes);
 #pragma GCC unroll 32
   for (int r0 = 0; r0 < R; r0 += F) {
@@ -45,7 +45,7 @@ KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t
     for (std::int64_t d = 0; d < whole; ++d) {
       Vec16 query[H];
 #pragma GCC unroll 8
-      for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + d * kLanes);
+      for (int h = 0; h < H; ++h) query[h] = load(q + h * pad + d * kLanes);
 #pragma GCC unroll 32
       for (int r = r0; r < r0 + F; ++r) {
         const Vec16 key = load_as<S>(rows[r] + offset + d * kStep);
@@ -56,7 +56,7 @@ KVROOF_INLINE inline void score_block(const std::byte* const* rows, std::int64_t
     if (tail != 0) {
       Vec16 query[H];
 #pragma GCC unroll 8
-      for (int h = 0; h < H; ++h) query[h] = load(q + h * shape.pad + whole * kLanes);
+      for (int h = 0; h < H; ++h) query[h] = load(q + h * pad + whole * kLanes);
 #pragma GCC unroll 32
       for (int r = r0; r < r0 + F; ++r) {
         const Vec16 key = load_partial_as<S>(rows[r] + offset + whole * kStep, tail);
@@ -102,14 +102,15 @@ KVROOF_ALONE inline void score_rows(const std::byte* const* rows, std::int64_t o
     if (shape.dim == 8 * kLanes) return score_one_query<8, Prefetch>(rows, offset, q, to, ahead);
     if (shape.dim == 4 * kLanes) return score_one_query<4, Prefetch>(rows, offset, q, to, ahead);
   }
-  const auto blocks = [&]<int V>() {
-    for (int r = 0; r < kTileRows; r += R)
-      score_block<S, R, H, V, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
-  };
   if constexpr (kBatches <= 2) {  // wider code than that is bound by its own length
-    if (shape.dim == 8 * kLanes) return blocks.template operator()<8>();
+    if (shape.dim == 8 * kLanes) {
+      for (int r = 0; r < kTileRows; r += R)
+        score_block<S, R, H, 8, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
+      return;
+    }
   }
-  blocks.template operator()<0>();
+  for (int r = 0; r < kTileRows; r += R)
+    score_block<S, R, H, 0, Prefetch>(rows + r, offset, q, shape, to + r, to_stride, ahead + r);
 }
 
 constexpr int kQuad = 4;       // queries of neighbouring heads that share a reduction
@@ -117,7 +118,7 @@ constexpr int kQuadAhead = 8;  // rows that are fetched ahead of it
 
 // kAccumulators / 4 rows against four queries of P heads side by side: q[i*pad + d] against the row of its head
 // at offset[i * P / 4].
-template <Storage S, int P>
+template <Storage S, int P, int V>
 KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int64_t* offset, const float* q,
                                     TileShape shape, float* to, std::int64_t to_stride) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
@@ -125,8 +126,8 @@ KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int
   Vec16 acc[R * kQuad];
 #pragma GCC unroll 16
   for (int i = 0; i < R * kQuad; ++i) acc[i] = zero();
-  const std::int64_t whole = shape.dim / kLanes;
-  const int tail = static_cast<int>(shape.dim % kLanes);
+  const std::int64_t dim = V > 0 ? V * kLanes : shape.dim, whole = dim / kLanes, pad = V > 0 ? dim : shape.pad;
+  const int tail = static_cast<int>(dim % kLanes);
   const auto columns = [&](std::int64_t d, auto load_keys) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
@@ -135,10 +136,11 @@ KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int
         const Vec16 key = load_keys(rows[r] + offset[p] + d * kStep);
 #pragma GCC unroll 4
         for (int h = 0; h < H; ++h)
-          acc[(p * H + h) * R + r] = fma(load(q + (p * H + h) * shape.pad + d * kLanes), key, acc[(p * H + h) * R + r]);
+          acc[(p * H + h) * R + r] = fma(load(q + (p * H + h) * pad + d * kLanes), key, acc[(p * H + h) * R + r]);
       }
     }
   };
+#pragma GCC unroll 8
   for (std::int64_t d = 0; d < whole; ++d) columns(d, [](const std::byte* from) { return load_as<S>(from); });
   if (tail != 0) columns(whole, [tail](const std::byte* from) { return load_partial_as<S>(from, tail); });
   store_sums<R, kQuad>(acc, to, to_stride);
@@ -147,8 +149,8 @@ KVROOF_ALONE inline void score_quad(const std::byte* const* rows, const std::int
 // One row of kAccumulators heads side by side, V vectors wide each, against one query of each head: to[h]. The row is
 // read as it lies; lines of the rows at ahead[h] are fetched meanwhile.
 template <Storage S, int V>
-KVROOF_ALONE inline void score_heads(const std::byte* row, std::int64_t head_stride, const float* q, std::int64_t pad,
-                                     float* to, const std::byte* const* ahead) {
+KVROOF_ALONE inline void score_heads(const std::byte* row, std::int64_t head_stride, const float* q, float* to,
+                                     const std::byte* const* ahead) {
   constexpr std::int64_t kStep = kLanes * static_cast<std::int64_t>(storage_bytes(S));
   Vec16 acc[kAccumulators];
 #pragma GCC unroll 16
@@ -157,7 +159,7 @@ KVROOF_ALONE inline void score_heads(const std::byte* row, std::int64_t head_str
 #pragma GCC unroll 8
     for (int d = 0; d < V; ++d) {
       if (d * kStep % 64 == 0) prefetch(ahead[h] + d * kStep);
-      acc[h] = fma(load(q + h * pad + d * kLanes), load_as<S>(row + h * head_stride + d * kStep), acc[h]);
+      acc[h] = fma(load(q + (h * V + d) * kLanes), load_as<S>(row + h * head_stride + d * kStep), acc[h]);
     }
   }
   store_sums<kAccumulators, 1>(acc, to, 0);
