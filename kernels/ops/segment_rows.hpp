@@ -271,8 +271,10 @@ class PageAhead {
 template <class Visit>
 inline bool walk_pages(const AttentionGroup& group, const SegmentRows& rows, const std::byte* const* line,
                        std::int64_t head_stride, int step, Visit visit) {
-  const int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0;
+  int block = group.heads > 1 ? static_cast<int>(page_block_rows(group.sequence->kv)) : 0;
   if (block == 0) return false;
+  if (block < PageAhead::kStep)
+    block = PageAhead::kStep;  // two small pages together: sums of V are loaded half as often
   if (step > block) step = block;
   PageAhead page_ahead(line, rows.begin, block, group.heads, head_stride, rows.fetch);
   for (int page = rows.begin & ~(block - 1); page < rows.end; page += block) {
