@@ -6,9 +6,9 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
-// What a pass over a tile fetches of every row that is due (segment_rows.hpp). Two passes take a half each, so that
-// memory does not wait during the second.
-enum class Fetched { nothing, row, first_half, second_half };
+// What a block of columns fetches of every row that is due (segment_rows.hpp): the whole row if it is the first block,
+// as one stream is best followed, or its own columns, so that memory does not wait during the later blocks.
+enum class Fetched { nothing, row, columns };
 
 // H queries x C column vectors held in registers over rows [begin, end). w[h*w_stride + row], acc[h*acc_stride +
 // column]. `tail` (0: none) is the number of elements of the last vector, then C = 1.
@@ -25,7 +25,7 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
     for (int c = 0; c < C; ++c) sum[h * C + c] = load(acc + h * acc_stride + column + c * kLanes);
   }
   for (int row = begin; row < end; ++row) {
-    if constexpr (F == Fetched::row || F == Fetched::first_half) {
+    if constexpr (F == Fetched::row) {
       if ((row - begin) % kTileRows == 0) wake_pages(ahead + (row - begin), kTileRows, row_bytes);
     }
     const std::byte* from = rows[row] + offset + first * kStep;
@@ -40,14 +40,13 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
       else
         value = load_as<S>(from + c * kStep);
       if constexpr (F != Fetched::nothing) {
-        const bool due = F == Fetched::row || (c < C / 2) == (F == Fetched::first_half);
-        if (due && (first + c) % (4 / static_cast<int>(storage_bytes(S))) == 0)
+        if ((first + c) % (4 / static_cast<int>(storage_bytes(S))) == 0)
           prefetch(ahead.near[row - begin] + (first + c) * kStep);
       }
 #pragma GCC unroll 8
       for (int h = 0; h < H; ++h) sum[h * C + c] = fma(weight[h], value, sum[h * C + c]);
     }
-    if constexpr (F == Fetched::row || F == Fetched::second_half) {  // what later column blocks will read
+    if constexpr (F == Fetched::row) {  // what later column blocks will read
       for (std::int64_t b = (first + C) * kStep; b < row_bytes; b += 64) prefetch(ahead.near[row - begin] + b);
     }
   }
@@ -58,15 +57,16 @@ KVROOF_INLINE inline void value_block(const std::byte* const* rows, std::int64_t
   }
 }
 
-// Columns from `column` on, C vectors at a time, then C/2, ... then the tail. The first block prefetches whole rows.
+// Columns from `column` on, C vectors at a time, then C/2, ... then the tail.
 template <Storage S, int H, int C, Fetched F>
 KVROOF_INLINE inline void value_columns(const std::byte* const* rows, std::int64_t offset, int begin, int end,
                                         std::int64_t dim, const float* w, std::int64_t w_stride, float* acc,
                                         std::int64_t acc_stride, std::int64_t column, Ahead ahead) {
   const std::int64_t row_bytes = dim * static_cast<std::int64_t>(storage_bytes(S));
   for (; column + C * kLanes <= dim; column += C * kLanes) {
-    if (F != Fetched::nothing && column == 0)
-      value_block<S, H, C, F, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, 0, 0, ahead, row_bytes);
+    if (F == Fetched::columns || (F == Fetched::row && column == 0))
+      value_block<S, H, C, F, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0, ahead,
+                                     row_bytes);
     else
       value_block<S, H, C, Fetched::nothing, false>(rows, offset, begin, end, w, w_stride, acc, acc_stride, column, 0,
                                                     {}, 0);

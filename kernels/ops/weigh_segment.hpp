@@ -25,8 +25,6 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
       for (int h = 1; h < H; ++h)
         if (!same(spans, visible_spans(part, group, query + h, rows.base() + row, 0, count))) return false;
     }
-    // the next pass of two takes the other half
-    const bool halves = Prefetch && H == 2 && kBatches == 1 && group.queries >= 4;
     for (int s = 0; s < spans.count; ++s) {
       const Span span = spans.span[s];
       if constexpr (!Prefetch && H >= 4) {
@@ -49,22 +47,17 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
         value_rows<S, H, F>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
                             acc + query * pad, pad, fetched);
       };
-      if constexpr (Prefetch && H == 2 && kBatches == 1) {
-        if (ahead && halves && query == 0) {
-          rows_of.template operator()<Fetched::first_half>(ahead + span.begin);
-          continue;
-        }
-        if (ahead && halves) {
-          rows_of.template operator()<Fetched::second_half>(ahead + span.begin);
-          continue;
-        }
-      }
-      if (Prefetch && ahead)
-        rows_of.template operator()<Prefetch ? Fetched::row : Fetched::nothing>(ahead + span.begin);
-      else
+      // several streams are told apart whenever they are fetched; a burst in the first of many passes would wait for
+      // them
+      constexpr bool kManyPasses = Prefetch && H >= 4 && kBatches == 1;
+      if (!Prefetch || !ahead)
         rows_of.template operator()<Fetched::nothing>({});
+      else if (kManyPasses && rows.fetch.streams > 1)
+        rows_of.template operator()<kManyPasses ? Fetched::columns : Fetched::nothing>(ahead + span.begin);
+      else
+        rows_of.template operator()<Prefetch ? Fetched::row : Fetched::nothing>(ahead + span.begin);
     }
-    if (!halves || query > 0) ahead = {};
+    ahead = {};
     query += H;
     between(query);
     return true;
@@ -74,11 +67,13 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
     if constexpr (!Prefetch && kManyQueries > 4) {  // eight are twice four
       if (left >= kManyQueries && left != 8 && run.template operator()<kManyQueries>()) continue;
     }
-    // straight from memory two queries read whole rows in one pass; four would come back for the second half
-    if ((!Prefetch || kBatches > 1) && left >= 4 && run.template operator()<4>()) continue;
     if constexpr (kBatches == 1) {
       if (Prefetch && left >= 8 && run.template operator()<8>()) continue;
     }
+    // one stream straight from memory: two queries read whole rows in one pass, four would come back for the second
+    // half
+    const bool four = !Prefetch || kBatches > 1 || rows.fetch.streams > 1;
+    if (four && left >= 4 && run.template operator()<4>()) continue;
     if (left >= 2 && run.template operator()<2>()) continue;
     run.template operator()<1>();
   }
