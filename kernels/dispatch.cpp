@@ -19,6 +19,11 @@ namespace kvroof::isa_avx512_bf16 {
 extern const NativeTable native_table;
 }
 #endif
+#ifdef KVROOF_BUILT_AVX512_L2
+namespace kvroof::isa_avx512_l2 {
+void attention_run_part(const AttentionArgs& args, int parts, int part, std::byte* workspace, std::byte* partials);
+}
+#endif
 
 namespace kvroof {
 namespace {
@@ -27,6 +32,14 @@ constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::neon};
 
 // Null where the row is not compiled in.
 const KernelTable* find_table(Isa isa) {
+#ifdef KVROOF_BUILT_AVX512_L2
+  static const KernelTable into_l2 = [] {
+    KernelTable table = isa_avx512::table;
+    table.attention_run_part = isa_avx512_l2::attention_run_part;
+    return table;
+  }();
+  if (isa == Isa::avx512 && fetch_order().level == CacheLevel::l2) return &into_l2;
+#endif
   switch (isa) {
 #define KVROOF_ISA_ROW(name) \
   case Isa::name:            \

@@ -35,6 +35,7 @@
 #define KVROOF_ROW_avx2 2
 #define KVROOF_ROW_avx512 3
 #define KVROOF_ROW_neon 4
+#define KVROOF_ROW_avx512_l2 3    // row avx512, rows of the cache fetched into L2 instead of L1
 #define KVROOF_ROW_avx512_bf16 3  // native mode's instructions on top of row avx512
 #define KVROOF_ROW KVROOF_CAT(KVROOF_ROW_, KVROOF_ISA)
 

@@ -127,7 +127,17 @@ KVROOF_INLINE inline void transpose16_to(const Vec16* from, To to) {
   }
 }
 
-KVROOF_INLINE inline void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+// Into the cache that fetch_order() names. The hint is part of the instruction, and a branch at every line costs half
+// of what the better level gains, so the loops are compiled for each.
+#ifdef KVROOF_FETCH_INTO_L2
+#define KVROOF_FETCH_HINT _MM_HINT_T1
+#else
+#define KVROOF_FETCH_HINT _MM_HINT_T0
+#endif
+KVROOF_INLINE inline void prefetch(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), KVROOF_FETCH_HINT);
+}
+#undef KVROOF_FETCH_HINT
 KVROOF_INLINE inline void prefetch_l2(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
