@@ -40,9 +40,10 @@ std::size_t shared_prefix_bytes(const DecodeCase& c);
 // c.batch lengths that add up to c.batch * c.T: all equal, or falling like 1/(i+1).
 std::vector<std::int64_t> batch_lengths(const DecodeCase& c);
 
-// The pieces of memory behind the rows of a call's first sequence, in the order in which that many threads of the
-// kernel read them: KV head by KV head, of every segment its K rows and then its V rows. Where heads lie side by side
-// (pages of one row), the kernel takes a run of them together, and so does the walk.
+// The pieces of memory behind the rows of a call's first sequence, each as it lies, in the order in which that many
+// threads of the kernel come to them: KV head by KV head, of every segment its K rows and then its V rows. Where a page
+// holds heads side by side, the kernel takes a run of them together, and so does the walk. (Of pages under 32 rows the
+// kernel takes two at a time, head by head; the walk stays with whole pages, which memory reads no slower.)
 PieceWalk piece_walk(const AttentionArgs& args, int threads);
 
 }  // namespace kvroof::bench

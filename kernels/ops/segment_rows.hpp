@@ -203,13 +203,13 @@ inline void prefetch_scales(const AttentionGroup& group, const SegmentRows& rows
   });
 }
 
-// Pages that hold all heads one after another are read as they lie: page, head, row. What is fetched meanwhile follows
-// that order.
+// Pages that hold all heads one after another are read block by block, in a block head by head, row by row; a block is a
+// page, or two where pages are small. What is fetched meanwhile follows that order.
 class PageAhead {
  public:
   static constexpr int kStep = 2 * kTileRows;  // rows of a tile at most
 
-  // line: of row `begin` of the segment, K or V
+  // line: of row `begin` of the segment, K or V; block: rows
   PageAhead(const std::byte* const* line, int begin, int block, std::int64_t heads, std::int64_t head_stride,
             Fetch fetch)
       : line_(line),

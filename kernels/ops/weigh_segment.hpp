@@ -17,6 +17,11 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
                        float* acc, Ahead ahead, Between between, LineFetch* fetch = nullptr) {
   const float* w = part.scores() + head * score_rows_per_head(part, group) * kScoreStride + row;
   const std::int64_t pad = part.v_shape.pad;
+  // Rows of several streams can be told apart whenever they are fetched, so every pass brings its own columns: all in
+  // the first of many passes would be waited for. One stream is best followed by whole rows in one pass: two queries on
+  // AVX-512, as four would come back for the second half.
+  const bool by_columns = kBatches == 1 && rows.fetch.streams > 1;
+  const bool four = !Prefetch || kBatches > 1 || by_columns;
   std::int64_t query = 0;
   const auto run = [&]<int H>() {
     // queries of one token see the same rows; a tile on the diagonal or the window's edge goes query by query
@@ -47,15 +52,14 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
         value_rows<S, H, F>(from, offset, span.begin, span.end, dim, w + query * kScoreStride, kScoreStride,
                             acc + query * pad, pad, fetched);
       };
-      // several streams are told apart whenever they are fetched; a burst in the first of many passes would wait for
-      // them
-      constexpr bool kManyPasses = Prefetch && H >= 4 && kBatches == 1;
+      constexpr Fetched kRow = Prefetch ? Fetched::row : Fetched::nothing;
+      constexpr Fetched kColumns = H >= 4 && kBatches == 1 && Prefetch ? Fetched::columns : kRow;
       if (!Prefetch || !ahead)
         rows_of.template operator()<Fetched::nothing>({});
-      else if (kManyPasses && rows.fetch.streams > 1)
-        rows_of.template operator()<kManyPasses ? Fetched::columns : Fetched::nothing>(ahead + span.begin);
+      else if (by_columns)
+        rows_of.template operator()<kColumns>(ahead + span.begin);
       else
-        rows_of.template operator()<Prefetch ? Fetched::row : Fetched::nothing>(ahead + span.begin);
+        rows_of.template operator()<kRow>(ahead + span.begin);
     }
     ahead = {};
     query += H;
@@ -70,9 +74,6 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
     if constexpr (kBatches == 1) {
       if (Prefetch && left >= 8 && run.template operator()<8>()) continue;
     }
-    // one stream straight from memory: two queries read whole rows in one pass, four would come back for the second
-    // half
-    const bool four = !Prefetch || kBatches > 1 || rows.fetch.streams > 1;
     if (four && left >= 4 && run.template operator()<4>()) continue;
     if (left >= 2 && run.template operator()<2>()) continue;
     run.template operator()<1>();
