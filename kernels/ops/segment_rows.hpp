@@ -69,6 +69,40 @@ KVROOF_INLINE inline void put_stream(const std::byte* const* from, int count, st
   for (int i = 0; i < count; ++i) to[i * Streams] = from[i] + offset;
 }
 
+// The same for all streams of a block, the rows of one behind those of the other at `from`; 8 x 8 of them are turned in
+// registers, since a store each would take as long as reading a short row.
+inline void put_streams(const std::byte* const* from, int stream_rows, const std::byte** to) {
+  static_assert(kFetchStreams == 8 && sizeof(from) == 8);
+  using Eight [[gnu::vector_size(64)]] = std::int64_t;
+  if (stream_rows < 8) {
+    for (int stream = 0; stream < 8; ++stream) put_stream<8>(from + stream * stream_rows, stream_rows, 0, to + stream);
+    return;
+  }
+  for (int row = 0; row < stream_rows; row += 8) {
+    Eight x[8], y[8];
+#pragma GCC unroll 8
+    for (int s = 0; s < 8; ++s) __builtin_memcpy(&x[s], from + s * stream_rows + row, sizeof(Eight));
+#pragma GCC unroll 8
+    for (int s = 0; s < 8; s += 2) {
+      y[s] = __builtin_shufflevector(x[s], x[s + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+      y[s + 1] = __builtin_shufflevector(x[s], x[s + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 4; ++i) {
+      const int s = i / 2 * 4 + i % 2;
+      x[s] = __builtin_shufflevector(y[s], y[s + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      x[s + 2] = __builtin_shufflevector(y[s], y[s + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+#pragma GCC unroll 8
+    for (int s = 0; s < 4; ++s) {
+      y[s] = __builtin_shufflevector(x[s], x[s + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+      y[s + 4] = __builtin_shufflevector(x[s], x[s + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) __builtin_memcpy(to + (row + i) * 8, &y[i], sizeof(Eight));
+  }
+}
+
 // Rows further down the line, to be fetched while a tile is worked on: those at `near` into L1, see Fetch for `far`.
 struct Ahead {
   const std::byte* const* near = nullptr;
@@ -86,8 +120,10 @@ struct SegmentRows {
   int begin, end;  // multiples of 16 around the rows that are there
   Spans present;
   Fetch fetch;
-  const std::byte* line[2 * kSegment + kMaxAhead];  // at the group's first KV head; an absent row repeats a present one
-  const std::byte* fetched[2 * kSegment];           // what to fetch while the row at this place of the line is in use
+  // at the group's first KV head; an absent row repeats a present one
+  alignas(64) const std::byte* line[2 * kSegment + kMaxAhead];
+  // what to fetch while the row at this place of the line is in use
+  alignas(64) const std::byte* fetched[2 * kSegment];
 
   std::int64_t base() const { return segment * kSegmentRows; }
   int count() const { return end - begin; }
@@ -158,9 +194,7 @@ inline void link_rows(SegmentRows& rows, const SegmentRows* next, Fetch fetch) {
   }
   const int stream_rows = fetch.rows / kFetchStreams;
   for (int block = 0; block < count; block += fetch.rows)
-    for (int stream = 0; stream < kFetchStreams; ++stream)
-      put_stream<kFetchStreams>(rows.line + block + fetch.rows + stream * stream_rows, stream_rows, 0,
-                                rows.fetched + block + stream);
+    put_streams(rows.line + block + fetch.rows, stream_rows, rows.fetched + block);
 }
 
 // Row scales of one KV head, stretch by stretch: visit(row, count, from, stride in floats).
@@ -203,8 +237,8 @@ inline void prefetch_scales(const AttentionGroup& group, const SegmentRows& rows
   });
 }
 
-// Pages that hold all heads one after another are read block by block, in a block head by head, row by row; a block is a
-// page, or two where pages are small. What is fetched meanwhile follows that order.
+// Pages that hold all heads one after another are read block by block, in a block head by head, row by row; a block is
+// a page, or two where pages are small. What is fetched meanwhile follows that order.
 class PageAhead {
  public:
   static constexpr int kStep = 2 * kTileRows;  // rows of a tile at most
