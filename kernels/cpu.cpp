@@ -134,11 +134,12 @@ const CpuFeatures& cpu_features() {
 
 FetchOrder fetch_order() {
 #if defined(__x86_64__)
-  static const bool intel = cpuid(0, 0).ebx == 0x756e6547;                                // "Genu"
-  if (intel && cpu_features().avx512fp16) return {kFetchStreams, 65536, CacheLevel::l2};  // Sapphire Rapids and later
-  if (intel) return {kFetchStreams, 65536, CacheLevel::l1};
+  static const bool intel = cpuid(0, 0).ebx == 0x756e6547;  // "Genu"
+  if (intel && cpu_features().avx512fp16)
+    return {kFetchStreams, 65536, 32768, CacheLevel::l2};  // Sapphire Rapids and later
+  if (intel) return {kFetchStreams, 65536, 65536, CacheLevel::l1};
 #endif
-  return {1, 8192, CacheLevel::l1};
+  return {1, 8192, 8192, CacheLevel::l1};
 }
 
 std::string cpu_missing(Isa isa) {

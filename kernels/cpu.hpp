@@ -21,14 +21,15 @@ struct CpuFeatures {
 
 const CpuFeatures& cpu_features();  // read once
 
-// How rows that will be needed are best fetched from memory (kernels/TUNING.md): `bytes` ahead of those in use, into
-// cache `level`, and as so many streams at once: stream s fetches the s-th part of the next `bytes`, streams taking
-// turns row by row. Hardware prefetchers run along every stream, and more of them keep more lines on their way.
+// How rows that will be needed are best fetched from memory (kernels/TUNING.md): `bytes` ahead of those in use (in
+// pages, `page_bytes`), into cache `level`, and as so many streams at once: stream s fetches the s-th part of what is
+// ahead, streams taking turns row by row. Hardware prefetchers run along every stream, and more of them keep more lines
+// on their way.
 inline constexpr int kFetchStreams = 8;
 enum class CacheLevel { l1, l2 };
 struct FetchOrder {
   int streams;  // kFetchStreams, or 1: in the order in which rows are used
-  int bytes;
+  int bytes, page_bytes;
   CacheLevel level;
 };
 FetchOrder fetch_order();  // measured best on CPUs like this one

@@ -129,7 +129,8 @@ inline Fetch fetch_along(const Part& part, const AttentionGroup& group) {
   FetchOrder order = fetch_order();
   if (order.streams == 1 && kv.k_storage == Storage::f32) order.bytes /= 2;  // measured best (TUNING.md)
   std::int64_t bytes = part.k_shape.dim * static_cast<std::int64_t>(storage_bytes(kv.k_storage));
-  if (page_block_rows(kv) == 0) bytes *= group.heads;  // side by side
+  const bool pages = page_block_rows(kv) > 0;
+  if (!pages) bytes *= group.heads;  // side by side
   const auto rows = [bytes](std::int64_t distance, int least, int most) {
     int n = least;
     while (n < most && 2 * n * bytes <= distance) n *= 2;
@@ -137,7 +138,7 @@ inline Fetch fetch_along(const Part& part, const AttentionGroup& group) {
   };
   if (order.streams > 1)
     return {order.streams,
-            rows(order.bytes, page_block_rows(kv) == 0 ? kFetchStreams : PageAhead::kStep, kMaxFetchRows), 0};
+            rows(pages ? order.page_bytes : order.bytes, pages ? PageAhead::kStep : kFetchStreams, kMaxFetchRows), 0};
   const bool short_runs = kv.run_count > kv.end_position / kSegmentRows + 4;  // pages, not a ring's two or three runs
   return {1, rows(order.bytes, 1, kMaxFetchRows / 2), short_runs ? rows(kWakeBytes, 1, kMaxFetchRows / 2) : 0};
 }

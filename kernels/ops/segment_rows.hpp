@@ -267,29 +267,25 @@ class PageAhead {
   }
 
  private:
-  void fill(const std::byte** to, std::int64_t place) const {
+  void fill(const std::byte** to, std::int64_t place) {
     const std::int64_t piece = place >> shift_;
-    const int stream_rows = fetch_.rows / fetch_.streams, page = mask_ + 1;
-    const int stream_shift = __builtin_ctz(static_cast<unsigned>(stream_rows));
+    const int block = mask_ + 1;
+    const std::byte** in_order = fetch_.streams == 1 ? to : in_order_;
     std::int64_t head = piece % heads_;
     int row = static_cast<int>(piece / heads_ << shift_) + static_cast<int>(place & mask_);
     for (int i = 0; i < fetch_.rows;) {
-      const int of_stream = stream_rows - (i & (stream_rows - 1)), of_page = page - (row & mask_);
-      const int n = of_stream < of_page ? of_stream : of_page;
+      const int left = fetch_.rows - i, of_block = block - (row & mask_), n = left < of_block ? left : of_block;
       const std::byte* const* from = line_ + (row < begin_ ? 0 : row - begin_);
-      if (fetch_.streams == 1)
-        put_stream<1>(from, n, head * head_stride_, to + i);
-      else
-        put_stream<kFetchStreams>(from, n, head * head_stride_,
-                                  to + (i & (stream_rows - 1)) * kFetchStreams + (i >> stream_shift));
+      put_stream<1>(from, n, head * head_stride_, in_order + i);
       i += n;
       row += n;
       if ((row & mask_) != 0) continue;
       if (++head < heads_)
-        row -= page;
+        row -= block;
       else
         head = 0;
     }
+    if (fetch_.streams > 1) put_streams(in_order_, fetch_.rows / kFetchStreams, to);
   }
 
   const std::byte* const* line_;
@@ -297,7 +293,7 @@ class PageAhead {
   std::int64_t heads_, head_stride_;
   Fetch fetch_;
   std::int64_t block_ = -1;
-  const std::byte *near_[kMaxFetchRows], *far_[kMaxFetchRows];
+  const std::byte *near_[kMaxFetchRows], *far_[kMaxFetchRows], *in_order_[kMaxFetchRows];
 };
 
 // A segment of such pages in that order, in tiles of at most `step` rows (at most PageAhead::kStep): visit(row, count,

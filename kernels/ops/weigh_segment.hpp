@@ -8,13 +8,17 @@
 namespace kvroof::KVROOF_NS {
 namespace {
 
+// A latent row of 512 + 64 floats, 36 lines: such rows spread over all sets of L1 and are a panel where they lie.
+constexpr int kLatentFloats = 576;
+
 // acc[query][..] += weights of rows [row, row + count) times `dim` columns of V, found at from[r] + offset.
-// between(query) is called whenever the queries up to `query` are done. fetch: given where `from` is a panel: rows of
-// f32, `dim` floats apart.
+// between(query) is called whenever the queries up to `query` are done. row_floats: given where `from` is a panel: rows
+// of f32 so far apart, and `fetch` what to bring meanwhile.
 template <Storage S, bool Prefetch, class Between>
 inline void value_tile(const Part& part, const AttentionGroup& group, const SegmentRows& rows, int row, int count,
                        std::int64_t head, const std::byte* const* from, std::int64_t offset, std::int64_t dim,
-                       float* acc, Ahead ahead, Between between, LineFetch* fetch = nullptr) {
+                       float* acc, Ahead ahead, Between between, std::int64_t row_floats = 0,
+                       LineFetch* fetch = nullptr) {
   const float* w = part.scores() + head * score_rows_per_head(part, group) * kScoreStride + row;
   const std::int64_t pad = part.v_shape.pad;
   // Rows of several streams can be told apart whenever they are fetched, so every pass brings its own columns: all in
@@ -33,7 +37,7 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
     for (int s = 0; s < spans.count; ++s) {
       const Span span = spans.span[s];
       if constexpr (!Prefetch && H >= 4) {
-        if (fetch != nullptr && (dim == kPanelColumns || dim == kShortDim)) {
+        if (row_floats > 0) {
           constexpr int C = (H == kManyQueries ? kManySums : kAccumulators) / H;
           const auto panel = [&]<int Stride>() {
             for (std::int64_t column = 0; column < dim; column += C * kLanes)
@@ -41,10 +45,12 @@ inline void value_tile(const Part& part, const AttentionGroup& group, const Segm
                                         w + query * kScoreStride, kScoreStride, acc + query * pad + column, pad,
                                         *fetch);
           };
-          if (dim == kPanelColumns)
+          if (row_floats == kPanelColumns)
             panel.template operator()<kPanelColumns>();
-          else
+          else if (row_floats == kShortDim)
             panel.template operator()<kShortDim>();
+          else
+            panel.template operator()<kLatentFloats>();
           continue;
         }
       }
@@ -129,7 +135,7 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
                           ((count + kPanelTurn - 1) / kPanelTurn));
       value_tile<S, false>(
           part, group, rows, row, count, head, rows.v(row), head * head_stride, part.v_shape.dim,
-          acc + head * group.queries * part.v_shape.pad, {}, [](std::int64_t) {}, &fetch);
+          acc + head * group.queries * part.v_shape.pad, {}, [](std::int64_t) {}, part.v_shape.dim, &fetch);
       return;
     }
     if (by_four) {
@@ -157,17 +163,28 @@ inline void weigh_rows(const Part& part, const AttentionGroup& group, const Segm
   }
 }
 
-// Columns of some rows on their way into a panel.
+// Columns of some rows on their way into a panel, or rows that are as good as one where they lie.
 template <Storage S, bool Grouped>
 class PackedPanel {
  public:
-  PackedPanel(const std::byte* const* rows, int count, std::int64_t offset, Columns columns, float* to)
-      : rows_(rows), count_(count), offset_(offset), columns_(columns), to_(to) {}
+  // to: a pointer a row, kPanelColumns floats apart, to be packed into
+  PackedPanel(const std::byte* const* rows, int count, std::int64_t offset, Columns columns, const std::byte* const* to,
+              float* data)
+      : rows_(rows), to_rows_(to), count_(count), offset_(offset), columns_(columns), to_(data) {
+    in_place_ = S == Storage::f32 && kBatches == 1 && columns.count == kPanelColumns && count > 0 &&
+                adjacent_rows(rows, count, kLatentFloats * 4);
+  }
   int count() const { return count_; }
   std::int64_t columns() const { return columns_.count; }
-  const float* data() const { return to_; }
+  // The panel's rows, where its columns begin in them, and how far apart they are (0: too few columns for a panel).
+  const std::byte* const* rows() const { return in_place_ ? rows_ : to_rows_; }
+  std::int64_t offset() const { return in_place_ ? offset_ + columns_.begin * 4 : 0; }
+  std::int64_t row_floats() const {
+    return in_place_ ? kLatentFloats : columns_.count == kPanelColumns ? kPanelColumns : 0;
+  }
   // Rows up to `end`.
   void pack(int end) {
+    if (in_place_) return;
     for (; row_ < end; ++row_) {
       const float* unused;
       widen_rows<S, Grouped>(rows_ + row_, 1, offset_, columns_, to_ + row_ * kPanelColumns, kPanelColumns, &unused,
@@ -180,16 +197,17 @@ class PackedPanel {
   }
 
  private:
-  const std::byte* const* rows_;
+  const std::byte *const *rows_, *const *to_rows_;
   int count_, row_ = 0;
   std::int64_t offset_;
   Columns columns_;
   float* to_;
+  bool in_place_;
 };
 
 // Many queries: a panel of rows x 64 columns is widened once into L1 and met by every query, so that neither the
-// conversion nor loading and storing the sums weighs against the FMAs. f32 rows are copied too: as they lie, far apart,
-// they crowd few sets of L1. The next panel is packed in slices meanwhile.
+// conversion nor loading and storing the sums weighs against the FMAs. f32 rows are copied too: as they lie, most are a
+// power of two apart and crowd few sets of L1. The next panel is packed in slices meanwhile.
 template <Storage S, bool Grouped>
 inline void weigh_panels(const Part& part, const AttentionGroup& group, const SegmentRows& rows, float* acc) {
   const std::int64_t dim = part.v_shape.dim, pad = part.v_shape.pad;
@@ -205,29 +223,30 @@ inline void weigh_panels(const Part& part, const AttentionGroup& group, const Se
     return Place{rows.begin + static_cast<int>(i / column_panels / group.heads) * kPanelRows,
                  i / column_panels % group.heads, i % column_panels * kPanelColumns};
   };
+  const std::byte* wide[2 * kPanelRows];  // rows of two panels in turn
+  for (int i = 0; i < 2 * kPanelRows; ++i) wide[i] = reinterpret_cast<const std::byte*>(scratch + i * kPanelColumns);
   const auto panel = [&](std::int64_t i) {
     const Place at = place(i < panels ? i : 0);
     const int left = rows.end - at.row, count = i >= panels ? 0 : left < kPanelRows ? left : kPanelRows;
     const std::int64_t columns = dim - at.column < kPanelColumns ? dim - at.column : kPanelColumns;
     return PackedPanel<S, Grouped>(rows.v(at.row), count, at.head * group.sequence->kv.v_head_stride,
-                                   {at.column, columns, group.sequence->kv.latent_dim},
+                                   {at.column, columns, group.sequence->kv.latent_dim}, wide + i % 2 * kPanelRows,
                                    scratch + i % 2 * (kPanelRows * kPanelColumns));
   };
-  const std::byte* wide[2 * kPanelRows];  // rows of two panels in turn
-  for (int i = 0; i < 2 * kPanelRows; ++i) wide[i] = reinterpret_cast<const std::byte*>(scratch + i * kPanelColumns);
-  PackedPanel<S, Grouped> now = panel(0);
+  PackedPanel<S, Grouped> now = panel(0), next = panel(1);
   now.pack(now.count());
   for (std::int64_t i = 0; i < panels; ++i) {
-    PackedPanel<S, Grouped> next = panel(i + 1), later = panel(i + 2);
+    const PackedPanel<S, Grouped> later = panel(i + 2);
     const Place at = place(i);
     float* to = acc + at.head * group.queries * pad + at.column;
     const std::int64_t passes = kPanelColumns / kLanes / (kManySums / kManyQueries);  // of some queries over the panel
     LineFetch fetch = later.lines((group.queries + kManyQueries - 1) / kManyQueries * passes *
                                   ((now.count() + kPanelTurn - 1) / kPanelTurn));
     const auto between = [&](std::int64_t query) { next.pack(static_cast<int>(next.count() * query / group.queries)); };
-    value_tile<Storage::f32, false>(part, group, rows, at.row, now.count(), at.head, wide + i % 2 * kPanelRows, 0,
-                                    now.columns(), to, {}, between, &fetch);
+    value_tile<Storage::f32, false>(part, group, rows, at.row, now.count(), at.head, now.rows(), now.offset(),
+                                    now.columns(), to, {}, between, now.row_floats(), &fetch);
     now = next;
+    next = later;
   }
 }
 
